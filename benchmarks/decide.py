@@ -1,6 +1,6 @@
 """How long a decision and a whole tick take at 100, 1,000 and 10,000 slots. ``python -m benchmarks.decide [--quick]``.
 
-The pure parts of the arbiter on a pool in mid-life (``large_pool``): ``decide`` alone; ``step``, which also turns
+The pure parts of the arbiter on a pool in mid-life (``large_pool``): ``decide`` alone; ``tick``, which also turns
 reports into facts, applies every event and checks the promises after it; and ``tick``, with the instructions and routes
 that follow. Not in it: the ledger's fsync, and the calls to Ray. Two cases: *steady*, where nothing has to move, as in
 most ticks; and *surge*, where half of the endpoints without a replica are asked for at once.
@@ -15,37 +15,37 @@ from random import Random
 from benchmarks.large_pool import NOW_S, LargePool, large_pool, with_demand
 from benchmarks.rows import Bar, Row, percentile, result, row, write
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation
 from ebbtide_autoscaler.core.observe.observe import routes, traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.tick.instructions import instruct
-from ebbtide_autoscaler.core.tick.tick import Knobs, step
+from ebbtide_autoscaler.core.tick.tick import TickSettings, tick
 
 SIZES = (104, 1_000, 10_000)  # multiples of 8; 104 stands for 100
 ROUNDS = 5
 CALLS = {104: 100, 1_000: 60, 10_000: 8}  # per round
 CASES = {"steady": 0.0, "surge": 0.5}
-KNOBS = Knobs(PolicyConfig(), Limits())
+KNOBS = TickSettings(PolicyConfig(), Limits())
 GOAL_MS = 10.0
 SEED = 7
 
 
-def _decide(pool: LargePool, seen: Seen) -> None:
+def _decide(pool: LargePool, seen: Observation) -> None:
     state = pool.world.state
     decide(NOW_S, Snapshot(state, traffic(state, seen, NOW_S)), pool.world.memory, KNOBS.policy)
 
 
-def _step(pool: LargePool, seen: Seen) -> None:
-    step(pool.world, seen, (), NOW_S, KNOBS)
+def _step(pool: LargePool, seen: Observation) -> None:
+    tick(pool.world, seen, (), NOW_S, KNOBS)
 
 
-def _tick(pool: LargePool, seen: Seen) -> None:
-    world = step(pool.world, seen, (), NOW_S, KNOBS).world
+def _tick(pool: LargePool, seen: Observation) -> None:
+    world = tick(pool.world, seen, (), NOW_S, KNOBS).world
     routes(world.state, seen)
     instruct(world.state, seen, NOW_S)
 
 
-PARTS: dict[str, Callable[[LargePool, Seen], None]] = {"decide": _decide, "step": _step, "tick": _tick}
+PARTS: dict[str, Callable[[LargePool, Observation], None]] = {"decide": _decide, "step": _step, "tick": _tick}
 
 
 def anew(pool: LargePool) -> LargePool:
@@ -55,7 +55,7 @@ def anew(pool: LargePool) -> LargePool:
     return replace(pool, world=replace(pool.world, state=fresh))
 
 
-def _round(pool: LargePool, part: Callable[[LargePool, Seen], None], worlds: list[Seen]) -> list[float]:
+def _round(pool: LargePool, part: Callable[[LargePool, Observation], None], worlds: list[Observation]) -> list[float]:
     """Milliseconds of each call."""
     found = []
     for seen in worlds:

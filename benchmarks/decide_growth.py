@@ -27,11 +27,11 @@ from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.ids import EndpointName, RecordId
 from ebbtide.pool.lookup.records import having
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.observe import routes, traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Snapshot
 from ebbtide_autoscaler.core.tick.instructions import instruct
-from ebbtide_autoscaler.core.tick.tick import step
+from ebbtide_autoscaler.core.tick.tick import tick
 from ebbtide_autoscaler.journal.records import encode_event
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 
@@ -80,7 +80,7 @@ def a_tick_later(pool: LargePool) -> LargePool:
     state = replace(state, slots=having(state.slots, {}), jobs=having(state.jobs, {}), seats=having(state.seats, {}))
     before = replace(pool, world=replace(pool.world, state=state))
     seen = with_demand(before, Random(SEED), 0.0)
-    instruct(step(before.world, seen, (), NOW_S, KNOBS).world.state, seen, NOW_S)
+    instruct(tick(before.world, seen, (), NOW_S, KNOBS).world.state, seen, NOW_S)
     jobs = {name: replace(job, step=job.step + 1) for name, job in islice(state.jobs.items(), 0, None, EVERY)}
     seats = {name: replace(seat, cause=REPORTED) for name, seat in islice(state.seats.items(), 0, None, EVERY)}
     slots = {name: replace(slot, since_s=NOW_S) for name, slot in islice(state.slots.items(), 0, None, EVERY)}
@@ -113,8 +113,8 @@ def _decide(pool: LargePool, signals: Mapping[EndpointName, EndpointSignals]) ->
     return len(decision.moves)
 
 
-def _tick(pool: LargePool, seen: Seen, log: EpochLog) -> int:
-    done = step(pool.world, seen, (), NOW_S, KNOBS)
+def _tick(pool: LargePool, seen: Observation, log: EpochLog) -> int:
+    done = tick(pool.world, seen, (), NOW_S, KNOBS)
     durable = log.append([encode_event(event) for event in done.events])
     routes(done.world.state, seen)
     instruct(done.world.state, seen, NOW_S)

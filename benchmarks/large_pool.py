@@ -26,7 +26,7 @@ from ebbtide.pool.rules.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import EndpointRecord, JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import OCCUPIED, JobState, SeatState, SlotState
-from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory
 from ebbtide_autoscaler.core.tick.tick import World
 
@@ -42,7 +42,7 @@ class LargePool:
     """The world, what is seen of it, and the endpoints that have no replica."""
 
     world: World
-    seen: Seen
+    seen: Observation
     cold: tuple[EndpointName, ...]
 
 
@@ -63,7 +63,7 @@ def large_pool(slots: int, *, workloads: int = 0) -> LargePool:
     return LargePool(World(state, memory, 1), maker.seen(state), tuple(maker.cold))
 
 
-def with_demand(pool: LargePool, random: Random, surging: float) -> Seen:
+def with_demand(pool: LargePool, random: Random, surging: float) -> Observation:
     """Fresh gateway reports: every endpoint as busy as its replicas serve, a share of the cold ones with held requests.
 
     Args:
@@ -82,7 +82,7 @@ def with_demand(pool: LargePool, random: Random, surging: float) -> Seen:
             arrivals=arrivals, inflight=busy, held=held, last_arrival_s=last_s, recent_ttft_s=ttft_s
         )
     report = GatewayReport("g0", "n0", OLD_S, "", pool.seen.routes_version, traffic)
-    return replace(pool.seen, gateways={"g0": Heard(NOW_S, report)})
+    return replace(pool.seen, gateways={"g0": Timestamped(NOW_S, report)})
 
 
 class _Maker:
@@ -233,9 +233,9 @@ class _Maker:
             next_epoch=Epoch(self._epoch + 1),
         )
 
-    def seen(self, state: PoolState) -> Seen:
+    def seen(self, state: PoolState) -> Observation:
         """Everybody has just reported that it is as the ledger says."""
-        return Seen(
+        return Observation(
             started_s=OLD_S,
             ranks=_ranks(state),
             controllers=_controllers(state),
@@ -252,10 +252,10 @@ def _fence(record: SlotRecord, state: PoolState) -> FenceView:
     return FenceView.ABSENT if record.occupant in state.seats else FenceView.HELD
 
 
-def _ranks(state: PoolState) -> dict[tuple[JobName, int], Heard[RankReport]]:
+def _ranks(state: PoolState) -> dict[tuple[JobName, int], Timestamped[RankReport]]:
     phases = {JobState.RUNNING: RankPhase.RUNNING, JobState.PARKED: RankPhase.PARKED}
     return {
-        (name, rank): Heard(
+        (name, rank): Timestamped(
             NOW_S,
             RankReport(name, "i", rank, len(job.gang), "", 1000 + rank, job.epoch, 1, phases[job.state], 1000, 900),
         )
@@ -264,17 +264,17 @@ def _ranks(state: PoolState) -> dict[tuple[JobName, int], Heard[RankReport]]:
     }
 
 
-def _controllers(state: PoolState) -> dict[JobName, Heard[ControllerReport]]:
+def _controllers(state: PoolState) -> dict[JobName, Timestamped[ControllerReport]]:
     found = {}
     for name, job in state.jobs.items():
         phase = ControllerPhase.GANG if job.gang else ControllerPhase.NO_GANG
-        found[name] = Heard(NOW_S, ControllerReport(name, "i", phase, job.epoch))
+        found[name] = Timestamped(NOW_S, ControllerReport(name, "i", phase, job.epoch))
     return found
 
 
-def _replicas(state: PoolState) -> dict[SeatId, Heard[ReplicaReport]]:
+def _replicas(state: PoolState) -> dict[SeatId, Timestamped[ReplicaReport]]:
     return {
-        name: Heard(
+        name: Timestamped(
             NOW_S,
             ReplicaReport(
                 name, seat.replica, "", 1, seat.epoch, ReplicaPhase.READY, url="http://127.0.0.1:1", inflight=4
@@ -284,11 +284,11 @@ def _replicas(state: PoolState) -> dict[SeatId, Heard[ReplicaReport]]:
     }
 
 
-def _agents(state: PoolState) -> dict[NodeId, Heard[AgentReport]]:
+def _agents(state: PoolState) -> dict[NodeId, Timestamped[AgentReport]]:
     holders: dict[NodeId, dict[int, LockHolder | None]] = {node: {} for node in state.nodes}
     for record in state.slots.values():
         held = record.state in OCCUPIED
         holder = LockHolder(str(record.occupant), record.epoch, 1, 1) if held else None
         holders[record.slot.node][record.slot.index] = holder
     after = AgentAnswer("arbiter", NOW_S)
-    return {node: Heard(NOW_S, AgentReport(node, "boot", held, after=after)) for node, held in holders.items()}
+    return {node: Timestamped(NOW_S, AgentReport(node, "boot", held, after=after)) for node, held in holders.items()}

@@ -2,7 +2,7 @@
 
 - what a connection costs the gateway that nobody sends anything on;
 - CPU of the serving side per 1,000 streamed chunks, with llhttp (``httptools``) and with ``h11``;
-- CPU of the reading side per 1,000 chunks: the gateway's own ``Wire``, aiohttp, httpx;
+- CPU of the reading side per 1,000 chunks: the gateway's own ``ReplicaConnection``, aiohttp, httpx;
 - how long an arbiter takes to replay 30,000 events.
 
 No Ray: the other end is a child process that speaks HTTP over raw sockets. CPU is that of the process that is measured
@@ -32,7 +32,7 @@ from ebbtide.pool.events import Body, Event, NodeFound, Slot, SlotFound, SlotFre
 from ebbtide.pool.ids import NodeId, RecordId, slot_id
 from ebbtide_autoscaler.journal.records import Journal, recover
 from ebbtide_autoscaler.journal.recovery import Recovered
-from ebbtide_serve.gateway.http.replica_connection import Wire
+from ebbtide_serve.gateway.http.replica_connection import ReplicaConnection
 from ebbtide_serve.gateway.server import GatewayServer
 from ebbtide_serve.gateway.settings import GatewaySettings
 
@@ -125,7 +125,7 @@ async def serving_ms(protocol: str, chunks: int) -> float:
 async def by_wire(port: int) -> None:
     """Read a stream as the gateway does."""
     loop = asyncio.get_running_loop()
-    _, wire = await loop.create_connection(lambda: Wire(loop, 60.0), "127.0.0.1", port)
+    _, wire = await loop.create_connection(lambda: ReplicaConnection(loop, 60.0), "127.0.0.1", port)
     wire.ask(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"")
     await wire.answered()
     while await wire.read():
@@ -147,7 +147,11 @@ async def by_httpx(port: int) -> None:
             pass
 
 
-READERS: dict[str, Callable[[int], Awaitable[None]]] = {"Wire": by_wire, "aiohttp": by_aiohttp, "httpx": by_httpx}
+READERS: dict[str, Callable[[int], Awaitable[None]]] = {
+    "ReplicaConnection": by_wire,
+    "aiohttp": by_aiohttp,
+    "httpx": by_httpx,
+}
 
 
 async def reading_ms(read: Callable[[int], Awaitable[None]], port: int, chunks: int) -> float:

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.preempt.events import Event, say
 from benchmarks.preempt.state import LAST_STEP, STEPS_BEFORE, loss_of, make
-from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, RankPhase, RankReport, SlotRef
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import Preempted
 from ebbtide_train.session.session import TrainingSession
@@ -36,13 +36,13 @@ class ToldGate:
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._latest = JobDirective(0, Want.RUN, lease)
+        self._latest = JobDirective(0, DesiredState.RUN, lease)
         self._parked = False
 
-    def tell(self, want: Want) -> None:
+    def tell(self, want: DesiredState) -> None:
         """From now on this is wanted."""
         epoch = self._lease.epoch + self._latest.number + 1
-        lease = Lease(self._lease.workload, epoch, self._lease.slots) if want is Want.RUN else None
+        lease = Lease(self._lease.workload, epoch, self._lease.slots) if want is DesiredState.RUN else None
         self._latest = JobDirective(self._latest.number + 1, want, lease)
 
     def directive(self) -> JobDirective:
@@ -61,7 +61,7 @@ class ToldGate:
 
     def _ask_back(self) -> None:
         say(Event.ASKED)
-        self.tell(Want.RUN)
+        self.tell(DesiredState.RUN)
 
 
 class OneSample:
@@ -76,12 +76,12 @@ class OneSample:
 
 def park(folder: Path, size_bytes: int) -> None:
     """Train, park in place, be spilled, come back, and take one more step."""
-    _run(folder, size_bytes, 1, Want.PARK)
+    _run(folder, size_bytes, 1, DesiredState.PARK)
 
 
 def stop(folder: Path, size_bytes: int) -> None:
     """Train, be told to stop, and leave with a portable checkpoint."""
-    _run(folder, size_bytes, 1, Want.STOP)
+    _run(folder, size_bytes, 1, DesiredState.STOP)
 
 
 def start_again(folder: Path, size_bytes: int) -> None:
@@ -89,7 +89,7 @@ def start_again(folder: Path, size_bytes: int) -> None:
     _run(folder, size_bytes, 2, None)
 
 
-def _run(folder: Path, size_bytes: int, epoch: int, want: Want | None) -> None:
+def _run(folder: Path, size_bytes: int, epoch: int, want: DesiredState | None) -> None:
     lease = Lease("bench", epoch, (SlotRef("here", 0),))
     gate = ToldGate(lease)
     settings = SessionSettings(
@@ -112,7 +112,7 @@ def _run(folder: Path, size_bytes: int, epoch: int, want: Want | None) -> None:
         pass
 
 
-def _train(session: TrainingSession, gate: ToldGate, size_bytes: int, want: Want | None) -> None:
+def _train(session: TrainingSession, gate: ToldGate, size_bytes: int, want: DesiredState | None) -> None:
     model, optimizer = make(size_bytes, empty=want is None)
     words = model.embedding.num_embeddings
     prepared = session.prepare(model, optimizer)

@@ -32,9 +32,9 @@ from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.cluster.size import SizeConfig
-from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig
-from ebbtide_autoscaler.core.tick.tick import Knobs, Step, World
+from ebbtide_autoscaler.core.tick.tick import TickResult, TickSettings, World
 from ebbtide_testing.cluster.fake_cluster import FakeCluster
 from ebbtide_testing.cluster.fake_gang import FakeDriver
 from ebbtide_testing.cluster.fake_gateway import FakeGateway
@@ -47,7 +47,7 @@ from tests.autoscaler.sim_provider import SimProvider
 __all__ = ["KNOBS", "Arbiter", "Loop", "a_job", "an_endpoint", "moves"]
 
 SHM = "/dev/shm"
-KNOBS = Knobs(
+KNOBS = TickSettings(
     policy=PolicyConfig(restart_cost_s=10.0, grow_after_s=5.0),
     limits=Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0),
 )
@@ -97,7 +97,7 @@ def a_job(name: str = "train", **changes: object) -> JobSpec:
 class Judge(Protocol):
     """Who looks at each decision."""
 
-    def judge(self, now_s: float, before: World, result: Step, seen: Seen, config: PolicyConfig) -> None:
+    def judge(self, now_s: float, before: World, result: TickResult, seen: Observation, config: PolicyConfig) -> None:
         """Raise AssertionError for one that breaks a promise."""
 
     def found(self, state: PoolState, events: Sequence[Event]) -> None:
@@ -113,7 +113,7 @@ class Loop:
         *,
         nodes: dict[str, int] | None = None,
         endpoints: tuple[EndpointSpec, ...] = (an_endpoint(),),
-        knobs: Knobs = KNOBS,
+        knobs: TickSettings = KNOBS,
         host_bytes: int = 1000,
         on_disk: bool = False,
         referee: Judge | None = None,

@@ -18,11 +18,11 @@ from ebbtide.pool.events import Decision, Event, GrantJob, GrantSeat
 from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, asides
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, preemption_costs
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.observe import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, PolicyConfig, Snapshot
-from ebbtide_autoscaler.core.tick.tick import Step, World
+from ebbtide_autoscaler.core.tick.tick import TickResult, World
 from ebbtide_autoscaler.journal.recovery import MEMORY, STATE, plain
 from tests.autoscaler.referee import before_the_moves
 
@@ -58,12 +58,12 @@ class Collector:
         self.taken: list[Taken] = []
         self._most = most
 
-    def judge(self, now_s: float, before: World, result: Step, seen: Seen, config: PolicyConfig) -> None:
+    def judge(self, now_s: float, before: World, result: TickResult, seen: Observation, config: PolicyConfig) -> None:
         """Keep it."""
         if len(self.taken) >= self._most or not result.decision.moves:
             return
         state, _ = before_the_moves(before.state, result.events, result.decision.moves)
-        ways = asides(state, seen, restart_s=config.restart_cost_s, states=MAY_STEP_ASIDE)
+        ways = preemption_costs(state, seen, restart_s=config.restart_cost_s, states=MAY_STEP_ASIDE)
         self.taken.append(
             Taken(
                 now_s,

@@ -15,10 +15,10 @@ from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.observe import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig
-from ebbtide_autoscaler.core.tick.tick import Step, World
+from ebbtide_autoscaler.core.tick.tick import TickResult, World
 
 HOUR_S = 3600.0
 
@@ -125,7 +125,7 @@ class Referee:
         self._books = Books()
         self._last: tuple[object, object] = (None, None)
 
-    def judge(self, now_s: float, before: World, result: Step, seen: Seen, config: PolicyConfig) -> None:
+    def judge(self, now_s: float, before: World, result: TickResult, seen: Observation, config: PolicyConfig) -> None:
         """Raise AssertionError for a decision that breaks a rule."""
         decision, state = result.decision, result.world.state
         if not decision.moves and self._last[0] is state and self._last[1] is decision.waits:

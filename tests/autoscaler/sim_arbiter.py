@@ -1,4 +1,4 @@
-"""One arbiter's life in the closed loop: what the real actor's shell does around `step` and `instruct`, without Ray.
+"""One arbiter's life in the closed loop: what the real actor's shell does around `tick` and `instruct`, without Ray.
 
 It may die between any two of its steps: before it has journaled what it decided, while it does, before it acts, or
 amid that. Where the loop has a ledger, nothing is acted on before that has confirmed it, as in the real shell.
@@ -27,8 +27,8 @@ from ebbtide.pool.events import Decision, Event, Fact, JobEnded, Move, NodeFound
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
-from ebbtide_autoscaler.core.demand.demand_watch import Watch
-from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.demand.demand_watch import DemandWatch
+from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.observe import (
     SETTLE_S,
     directive,
@@ -51,7 +51,7 @@ from ebbtide_autoscaler.core.tick.instructions import (
     RestoreJob,
     instruct,
 )
-from ebbtide_autoscaler.core.tick.tick import Step, World, step
+from ebbtide_autoscaler.core.tick.tick import TickResult, World, tick
 from ebbtide_autoscaler.journal.recovery import latest_s
 from ebbtide_autoscaler.process.steady_clock import SteadyClock
 from tests.autoscaler.sim_ledger import Torn
@@ -87,11 +87,11 @@ class Arbiter:
         self.back_s, self._attended_s = -inf, 0.0
         self.doom = ""  # one of DEATHS: how its next tick ends
         self._broken_until_s = 0.0  # its ledger took no record
-        self.ranks: dict[tuple[JobName, int], Heard[RankReport]] = {}
-        self.controllers: dict[JobName, Heard[ControllerReport]] = {}
-        self.replicas: dict[SeatId, Heard[ReplicaReport]] = {}
-        self.gateways: dict[str, Heard[GatewayReport]] = {}
-        self.agents: dict[NodeId, Heard[AgentReport]] = {}
+        self.ranks: dict[tuple[JobName, int], Timestamped[RankReport]] = {}
+        self.controllers: dict[JobName, Timestamped[ControllerReport]] = {}
+        self.replicas: dict[SeatId, Timestamped[ReplicaReport]] = {}
+        self.gateways: dict[str, Timestamped[GatewayReport]] = {}
+        self.agents: dict[NodeId, Timestamped[AgentReport]] = {}
         self.living: dict[SeatId, tuple[str, ...]] = {}
         self.living_at_s = 0.0
         self.inbox: list[Fact | Move] = []
@@ -99,10 +99,10 @@ class Arbiter:
         self.decision = Decision()
         self.submitted: dict[JobName, str] = {}
         self.table = RoutingTable()
-        self.watch = Watch()
+        self.watch = DemandWatch()
         self.idle = IdleCache()
         self.sizing = Sizing()
-        self.misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = {}
+        self.misplaced: dict[SeatId, Timestamped[tuple[SlotId, ...]]] = {}
         self._looked_s = 0.0
         self._nodes_s = 0.0
         self._restored_s: dict[JobName, float] = {}
@@ -122,7 +122,7 @@ class Arbiter:
         key = (JobName(report.job), report.rank)
         last = self.ranks.get(key)
         if last is None or last.report.lease_epoch <= report.lease_epoch:
-            self.ranks[key] = Heard(self.now_s, report)
+            self.ranks[key] = Timestamped(self.now_s, report)
         return directive(self.world.state, report)
 
     def report_controller(self, report: ControllerReport) -> ControllerOrders:
@@ -132,7 +132,7 @@ class Arbiter:
             if self.submitted.get(name) == report.incarnation:
                 return ControllerOrders(None, "just submitted")
             return ControllerOrders(None, "another submission of this job has taken over", cancelled=True)
-        self.controllers[name] = Heard(self.now_s, report)
+        self.controllers[name] = Timestamped(self.now_s, report)
         if job is None:
             return ControllerOrders(None, "just submitted")
         return orders(self.world.state, job, self.waits.get(name, ""))
@@ -146,7 +146,7 @@ class Arbiter:
         seat = SeatId(report.seat)
         last = self.replicas.get(seat)
         if last is None or last.report.lease_epoch <= report.lease_epoch:
-            self.replicas[seat] = Heard(self.now_s, report)
+            self.replicas[seat] = Timestamped(self.now_s, report)
         return replica_orders(self.world.state, report)
 
     def seat_lease(self, seat: str, replica: str, node: str, gpu_ids: tuple[int, ...]) -> Lease | None:
@@ -156,12 +156,12 @@ class Arbiter:
             return None
         here = placed(state, record, NodeId(node), gpu_ids)
         if here != frozenset(record.slots):
-            self.misplaced[record.id] = Heard(self.now_s, tuple(sorted(here)))
+            self.misplaced[record.id] = Timestamped(self.now_s, tuple(sorted(here)))
             return None
         return lease(state, seat, record.epoch, record.slots)
 
     def report_gateway(self, report: GatewayReport) -> GatewayOrders:
-        self.gateways[report.gateway] = Heard(self.now_s, report)
+        self.gateways[report.gateway] = Timestamped(self.now_s, report)
         young = self.now_s - self.started_s < SETTLE_S  # looked at first: all that is seen takes long to gather
         unsure = young and settling(self.world.state, self.seen(), self.now_s)
         return GatewayOrders(routes=None if unsure else self.table)
@@ -171,10 +171,10 @@ class Arbiter:
             report = replace(report, after=None)
         last = self.agents.get(NodeId(report.node))
         if last is None or last.report.boot_id != report.boot_id or last.report.sent_boot_s <= report.sent_boot_s:
-            self.agents[NodeId(report.node)] = Heard(self.now_s, report)
+            self.agents[NodeId(report.node)] = Timestamped(self.now_s, report)
         return AgentAnswer(self.name, self.now_s, again=looked_too_early(self.world.state, report))
 
-    def seen(self) -> Seen:
+    def seen(self) -> Observation:
         """What this arbiter knows besides the ledger."""
         cluster, now_s = self.loop.cluster, self.loop.clock.now_s
         held, refused = cluster.scheduler.fences, cluster.scheduler.refused_until_s
@@ -184,7 +184,7 @@ class Arbiter:
                 fences[slot] = FenceView.HELD
             else:
                 fences[slot] = FenceView.REFUSED if refused.get(slot, 0.0) > now_s else FenceView.ABSENT
-        return Seen(
+        return Observation(
             started_s=self.started_s,
             back_s=self.back_s,
             ranks=dict(self.ranks),
@@ -226,7 +226,7 @@ class Arbiter:
         signals = traffic(self.world.state, seen, now_s)
         self.watch.hear(now_s, signals)
         before = self.world
-        result = step(before, seen, bodies, now_s, knobs, self.watch.outlooks, self.idle, signals)
+        result = tick(before, seen, bodies, now_s, knobs, self.watch.outlooks, self.idle, signals)
         try:
             self._journal(result)
         except LedgerError:
@@ -252,7 +252,7 @@ class Arbiter:
         if self.doom == when:
             raise Died
 
-    def _journal(self, result: Step) -> None:
+    def _journal(self, result: TickResult) -> None:
         self._die("before it journals")
         ledger = self.loop.ledger
         if ledger is None:
@@ -303,7 +303,7 @@ class Arbiter:
             self._restored_s[job] = self.now_s
             self.loop.clock.call_later(self.loop.random.uniform(3.0, 8.0), lambda: self.loop.restore(job))
 
-    def _carry_out(self, seen: Seen) -> None:
+    def _carry_out(self, seen: Observation) -> None:
         cluster, records = self.loop.cluster, self.world.state.slots
         to_hold: dict[NodeId, list[str]] = {}
         todo = instruct(self.world.state, seen, self.now_s)

@@ -12,7 +12,7 @@ from ebbtide.pool.events import Fact, NodeDraining, NodeUndrained
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.rules.drain import UNNEEDED, drained_as_unneeded, let_go, occupants
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
+from ebbtide_autoscaler.cluster.size import DesiredSize, SizeConfig, SizeMemory, cluster_size
 from ebbtide_autoscaler.core.plan.inputs import Memory
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SimProvider:
         facts: list[Fact] = [NodeUndrained(node) for node in wish.back]
         return (*facts, *(NodeDraining(node, f"{UNNEEDED}{wish.reason}") for node in wish.going))
 
-    def _wrong(self, state: PoolState, wish: SizeWish, elastic: frozenset[NodeId]) -> Iterator[str]:
+    def _wrong(self, state: PoolState, wish: DesiredSize, elastic: frozenset[NodeId]) -> Iterator[str]:
         """What it may not wish for, whatever it thinks is needed."""
         stay = len([node for node in state.nodes if node not in drained_as_unneeded(state)]) + len(wish.back)
         if wish.new and stay + wish.new > self.config.nodes_max:
@@ -66,7 +66,7 @@ class SimProvider:
         if stay + wish.new < self.config.nodes_min:
             yield f"{stay} nodes and {wish.new} more are fewer than {self.config.nodes_min}"
 
-    def _start(self, state: PoolState, wish: SizeWish) -> None:
+    def _start(self, state: PoolState, wish: DesiredSize) -> None:
         named = {node for node in state.nodes if node not in drained_as_unneeded(state) or node in wish.back}
         unnamed = [node for node in self.elastic & set(self._loop.cluster.nodes) if node not in named]
         ready = [node for node in unnamed if node not in state.nodes]  # just come, and not in the ledger yet

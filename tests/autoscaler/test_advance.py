@@ -34,8 +34,8 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.derive import advance
-from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.derive import derive_facts
+from ebbtide_autoscaler.core.observe.observation import FenceView, Limits, Observation, Timestamped
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold
 
@@ -46,11 +46,11 @@ PARKING = fold(RUNNING, ParkJob(TRAIN, "r"), at_s=T)
 SERVING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), SeatReady(SEAT0, ()), at_s=T)
 
 
-def agent(at_s: float, holder: LockHolder | None = None) -> Heard[AgentReport]:
-    return Heard(at_s, AgentReport("n0", "b", {0: holder, 1: None, 2: None}, after=AgentAnswer("a", at_s)))
+def agent(at_s: float, holder: LockHolder | None = None) -> Timestamped[AgentReport]:
+    return Timestamped(at_s, AgentReport("n0", "b", {0: holder, 1: None, 2: None}, after=AgentAnswer("a", at_s)))
 
 
-def rank(at_s: float, phase: RankPhase, directive: int) -> Heard[RankReport]:
+def rank(at_s: float, phase: RankPhase, directive: int) -> Timestamped[RankReport]:
     report = RankReport(
         job="train",
         incarnation="i",
@@ -64,24 +64,26 @@ def rank(at_s: float, phase: RankPhase, directive: int) -> Heard[RankReport]:
         step=5,
         durable_step=0,
     )
-    return Heard(at_s, report)
+    return Timestamped(at_s, report)
 
 
-def replica(at_s: float, phase: ReplicaPhase, name: str = "a") -> Heard[ReplicaReport]:
-    return Heard(at_s, ReplicaReport(seat=SEAT0, replica=name, node="n0", pid=1, lease_epoch=1, phase=phase, url="u"))
+def replica(at_s: float, phase: ReplicaPhase, name: str = "a") -> Timestamped[ReplicaReport]:
+    return Timestamped(
+        at_s, ReplicaReport(seat=SEAT0, replica=name, node="n0", pid=1, lease_epoch=1, phase=phase, url="u")
+    )
 
 
-def controller(at_s: float, phase: ControllerPhase, epoch: int = 1) -> Heard[ControllerReport]:
-    return Heard(at_s, ControllerReport("train", "i", phase, epoch))
+def controller(at_s: float, phase: ControllerPhase, epoch: int = 1) -> Timestamped[ControllerReport]:
+    return Timestamped(at_s, ControllerReport("train", "i", phase, epoch))
 
 
-def seen(state: PoolState, **changes: object) -> Seen:
-    base = Seen(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD))
+def seen(state: PoolState, **changes: object) -> Observation:
+    base = Observation(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD))
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def follow(state: PoolState, view: Seen, now_s: float = T + 1.0) -> list[Body]:
-    return list(advance(state, view, now_s, LIMITS))
+def follow(state: PoolState, view: Observation, now_s: float = T + 1.0) -> list[Body]:
+    return list(derive_facts(state, view, now_s, LIMITS))
 
 
 def test_a_free_lock_alone_proves_nothing_of_a_rank_that_may_still_come() -> None:
@@ -122,7 +124,7 @@ def test_the_last_word_of_a_dead_replica_makes_its_successor_neither_ready_nor_f
     dead = fold(SERVING, SeatDied(SEAT0, "w"), at_s=T + 10.0)
     assert follow(dead, seen(dead, replicas={SEAT0: replica(T + 9.9, ReplicaPhase.READY)}), T + 10.1) == []
     error = replace(replica(T + 9.9, ReplicaPhase.STOPPING).report, error="out of memory")
-    assert follow(dead, seen(dead, replicas={SEAT0: Heard(T + 9.9, error)}), T + 10.1) == []
+    assert follow(dead, seen(dead, replicas={SEAT0: Timestamped(T + 9.9, error)}), T + 10.1) == []
     fresh = seen(dead, replicas={SEAT0: replica(T + 12.0, ReplicaPhase.READY, "b")})
     assert SeatReady(SEAT0, (), "b") in follow(dead, fresh, T + 12.1)
 
@@ -140,17 +142,19 @@ def test_a_ready_replica_that_is_silent_counts_as_dead_but_not_to_a_new_arbiter(
 )
 def test_a_replica_that_asks_for_its_lease_from_another_slot_is_stopped_without_blame() -> None:
     placing = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), at_s=T)
-    astray = seen(placing, misplaced={SEAT0: Heard(T + 1.0, (S1,))})
+    astray = seen(placing, misplaced={SEAT0: Timestamped(T + 1.0, (S1,))})
     stopped = follow(placing, astray, T + 1.1)
     assert stopped == [SeatStopped(SEAT0, "its replica landed on n0:1 instead of n0:0", failed=False)]
-    assert follow(placing, seen(placing, misplaced={SEAT0: Heard(T - 1.0, (S1,))}), T + 1.1) == [], "an earlier grant's"
+    assert follow(placing, seen(placing, misplaced={SEAT0: Timestamped(T - 1.0, (S1,))}), T + 1.1) == [], (
+        "an earlier grant's"
+    )
 
 
 @pytest.mark.proves("a replica that strayed is no stranger")
 def test_the_slot_of_a_replica_that_is_astray_is_no_strangers() -> None:
     state = fold(a_pool(), SlotUnfenced(S1), at_s=T)
     refused = {**dict.fromkeys(state.slots, FenceView.HELD), S1: FenceView.REFUSED}
-    astray = seen(state, fences=refused, misplaced={SEAT0: Heard(T + 1.0, (S1,))}, living={SEAT0: ("a",)})
+    astray = seen(state, fences=refused, misplaced={SEAT0: Timestamped(T + 1.0, (S1,))}, living={SEAT0: ("a",)})
     assert follow(state, astray) == []
     assert [type(fact) for fact in follow(state, replace(astray, living={}))] == [SlotForeign]
 

@@ -27,7 +27,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.job_facts import facts
-from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Observation, Timestamped
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, TRAIN, a_pool, fold, rank
 
@@ -63,11 +63,11 @@ def follow(
 ) -> list[Body]:
     """The facts ``after_s`` after the last event; the controller was heard then, or ``heard_s`` after that event."""
     controller = controller or said()
-    heard = Heard(T + (after_s if heard_s is None else heard_s), controller)
-    seen = Seen(
+    heard = Timestamped(T + (after_s if heard_s is None else heard_s), controller)
+    seen = Observation(
         started_s=started_s,
         back_s=back_s,
-        ranks={(TRAIN, one.rank): Heard(T + 0.5, one) for one in ranks},
+        ranks={(TRAIN, one.rank): Timestamped(T + 0.5, one) for one in ranks},
         controllers={TRAIN: heard},
     )
     return list(facts(state, seen, T + after_s, LIMITS))

@@ -21,7 +21,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.seat_facts import MOST_WHY, facts
 from tests.builders.policy import S0, SEAT0, a_pool, fold
 
@@ -42,9 +42,11 @@ def report(phase: ReplicaPhase = ReplicaPhase.READY, **changes: Any) -> ReplicaR
     return replace(ReplicaReport(SEAT0, "a", "n0", 7, 1, phase, "u"), **changes)
 
 
-def gateway(name: str = "g", *, routes_seen: int = 4, inflight: int = 0, at_s: float = T + 0.9) -> Heard[GatewayReport]:
+def gateway(
+    name: str = "g", *, routes_seen: int = 4, inflight: int = 0, at_s: float = T + 0.9
+) -> Timestamped[GatewayReport]:
     traffic = Traffic(seat_inflight={SEAT0: inflight} if inflight else {})
-    return Heard(at_s, GatewayReport(name, "n0", 1.0, "http://g", routes_seen, {"chat": traffic}))
+    return Timestamped(at_s, GatewayReport(name, "n0", 1.0, "http://g", routes_seen, {"chat": traffic}))
 
 
 def follow(
@@ -53,14 +55,14 @@ def follow(
     *,
     after_s: float = 1.0,
     heard_s: float | None = None,
-    gateways: tuple[Heard[GatewayReport], ...] = (),
+    gateways: tuple[Timestamped[GatewayReport], ...] = (),
     **changes: Any,
 ) -> list[Body]:
     """The facts ``after_s`` after the last event; its actor is there, and was looked for a moment ago."""
     at_s = T + (after_s if heard_s is None else heard_s)
-    seen = Seen(
+    seen = Observation(
         started_s=0.0,
-        replicas={SEAT0: Heard(at_s, said)} if said is not None else {},
+        replicas={SEAT0: Timestamped(at_s, said)} if said is not None else {},
         gateways={one.report.gateway: one for one in gateways},
         living=HERE,
         living_at_s=T + after_s - 0.1,

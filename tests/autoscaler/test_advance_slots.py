@@ -32,7 +32,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.slot_facts import ORPHAN_S, facts
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold
@@ -47,24 +47,24 @@ SERVING = fold(a_pool(), GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), S
 STOPPED = fold(SERVING, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"), at_s=T)
 
 
-def agent(at_s: float = T + 0.5, late_s: float = 0.0, **holders: Any) -> dict[NodeId, Heard[AgentReport]]:
+def agent(at_s: float = T + 0.5, late_s: float = 0.0, **holders: Any) -> dict[NodeId, Timestamped[AgentReport]]:
     """The word of a look at ``at_s``, which came in so much later."""
     found = {0: None, 1: None, 2: None} | {int(key[1:]): holder for key, holder in holders.items()}
-    return {N0: Heard(at_s + late_s, AgentReport("n0", "b", found, after=AgentAnswer("a", at_s)))}
+    return {N0: Timestamped(at_s + late_s, AgentReport("n0", "b", found, after=AgentAnswer("a", at_s)))}
 
 
-def seen(state: PoolState, **changes: Any) -> Seen:
+def seen(state: PoolState, **changes: Any) -> Observation:
     """All fences stand, and a look at n0 half a second ago found every lock free."""
-    base = Seen(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD), agents=agent())
+    base = Observation(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD), agents=agent())
     return replace(base, **changes)
 
 
-def follow(state: PoolState, view: Seen, after_s: float = 1.0) -> list[Body]:
+def follow(state: PoolState, view: Observation, after_s: float = 1.0) -> list[Body]:
     return list(facts(state, view, T + after_s))
 
 
 def said(phase: ControllerPhase, epoch: int = 1, *, at_s: float = T + 0.5, incarnation: str = "i") -> Any:
-    return {TRAIN: Heard(at_s, ControllerReport("train", incarnation, phase, epoch))}
+    return {TRAIN: Timestamped(at_s, ControllerReport("train", incarnation, phase, epoch))}
 
 
 # ---- of jobs
@@ -100,8 +100,8 @@ def test_neither_a_word_nor_a_free_lock_is_enough_without_the_other_and_the_fenc
     gone = seen(PARKING, controllers=said(ControllerPhase.NO_GANG))
     assert follow(PARKING, gone) == [SlotFreed(S0)]
     word = agent()[N0].report
-    without_index = {N0: Heard(T + 0.5, replace(word, holders={1: None, 2: None}))}
-    of_no_age = {N0: Heard(T + 0.5, replace(word, after=None))}  # it had no answer of this arbiter yet
+    without_index = {N0: Timestamped(T + 0.5, replace(word, holders={1: None, 2: None}))}
+    of_no_age = {N0: Timestamped(T + 0.5, replace(word, after=None))}  # it had no answer of this arbiter yet
     for agents in ({}, agent(T - 0.5), agent(T - 0.5, late_s=1.0), of_no_age, agent(_0=HOLDER), without_index):
         assert follow(PARKING, replace(gone, agents=agents)) == [], agents
     for fence in (FenceView.ABSENT, FenceView.REFUSED):
@@ -145,7 +145,7 @@ def test_a_rank_that_has_carried_out_this_very_order_is_enough(phase: RankPhase)
 
     def heard(at_s: float = T + 0.5, **changes: Any) -> Any:
         report = RankReport("train", "i", 0, 1, "n0", 7, 1, directive, phase, 5, 0)
-        return {(TRAIN, 0): Heard(at_s, replace(report, **changes))}
+        return {(TRAIN, 0): Timestamped(at_s, replace(report, **changes))}
 
     assert follow(PARKING, seen(PARKING, ranks=heard())) == [SlotFreed(S0)]
     for ranks in (heard(T - 0.5), heard(directive=directive - 1), heard(phase=RankPhase.RUNNING)):

@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler.control import agent_handles
-from ebbtide_autoscaler.control.agent_handles import HUNG_S, SILENT_S, Agents
+from ebbtide_autoscaler.control.agent_handles import HUNG_S, SILENT_S, AgentHandles
 
 NODE = NodeId("n0")
 
@@ -38,12 +38,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return found
 
 
-def look(handles: Agents, silent_s: float) -> None:
+def look(handles: AgentHandles, silent_s: float) -> None:
     handles.watch({NODE: ()}, {NODE: silent_s}, 0, ())
 
 
 def test_a_node_that_has_just_joined_has_not_been_silent_since_before_it_was_there(fake: FakeRay) -> None:
-    handles = Agents("/locks")
+    handles = AgentHandles("/locks")
     look(handles, 500.0)  # as long as this arbiter has lived
     assert (fake.started, fake.killed) == (1, [])
     for _ in range(int(HUNG_S)):
@@ -57,7 +57,7 @@ def test_a_node_that_has_just_joined_has_not_been_silent_since_before_it_was_the
 
 
 def test_one_that_hangs_is_killed_once_in_a_while(fake: FakeRay) -> None:
-    handles = Agents("/locks")
+    handles = AgentHandles("/locks")
     look(handles, 0.0)
     fake.now_s += 2 * HUNG_S
     look(handles, HUNG_S + 1.0)

@@ -33,7 +33,7 @@ from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.jobs.reservations import minima_owed
 from ebbtide_autoscaler.core.plan.fair_share import Team
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
-from ebbtide_autoscaler.core.plan.job_order import turn
+from ebbtide_autoscaler.core.plan.job_order import job_order
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
     CHAT,
@@ -266,7 +266,7 @@ def test_whoever_starves_what_is_decided_can_be_done_and_leaves_the_reserve(
         if isinstance(move, ParkJob | StopJob) and "came before it" in move.reason:
             job = state.jobs[move.job]
             assert job.spec.workload_class is not WorkloadClass.NON_PREEMPTIBLE
-            assert any(turn(one) < turn(job) and f"{one.spec.name}, which" in move.reason for one in firsts)
+            assert any(job_order(one) < job_order(job) and f"{one.spec.name}, which" in move.reason for one in firsts)
 
 
 def test_a_job_that_keeps_its_minimum_keeps_it_before_one_that_starves_too() -> None:

@@ -12,7 +12,7 @@ from ebbtide.client.messages import ControllerOrders, ControllerPhase, Controlle
 from ebbtide.pool.events import Body, JobEnded, JobForgotten, JobSubmitted, Slot, SlotFound
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide_autoscaler.control.loop import Loop
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.service import job_service, operator_service
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.arbiter import FakeLoop, N, an_arbiter
@@ -148,7 +148,7 @@ def test_a_submission_is_journaled_with_how_it_would_step_aside_and_asking_chang
 ) -> None:
     arbiter, taken = an_arbiter(loop), list[Body]()
     assert arbiter.how_aside(a_job()) is None  # nobody was heard yet
-    loop.published.seen = Seen(started_s=0.0)
+    loop.published.seen = Observation(started_s=0.0)
     assert arbiter.how_aside(a_job()) is None  # it has no slot yet
     loop.inbox.submit(SlotFound(Slot(SlotId("n:0"), N, 0)))
     before = loop.published.state

@@ -39,7 +39,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide_autoscaler.actor.arbiter import Arbiter
 from ebbtide_autoscaler.control.inbox import GATEWAY_PRESENT_S
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.process.steady_clock import clock
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.arbiter import FakeLoop, N, an_arbiter
@@ -241,7 +241,7 @@ def test_a_replica_on_other_gpus_than_granted_gets_no_lease_and_is_noted(
 def with_gateways(loop: FakeLoop) -> Any:
     """``loop``, with all that an answer to a gateway is made of."""
     made: Any = loop
-    made.published.seen = Seen(started_s=time.time() - 60.0)
+    made.published.seen = Observation(started_s=time.time() - 60.0)
     made.published.routing_table = RoutingTable(7, {})
     made.keys = SimpleNamespace(
         orders=lambda seen, routes, share: SimpleNamespace(keys_seen=seen, routes=routes, share=share)
@@ -265,9 +265,9 @@ def test_no_gateway_is_told_of_routes_before_they_are_known(loop: FakeLoop) -> N
     assert routes(arbiter) is None
     for body in READY:
         loop.inbox.submit(body)
-    made.published.seen = Seen(started_s=time.time())
+    made.published.seen = Observation(started_s=time.time())
     assert routes(arbiter) is None, "a ready replica has not been heard by this arbiter yet"
-    made.published.seen = Seen(started_s=time.time() - 60.0)
+    made.published.seen = Observation(started_s=time.time() - 60.0)
     assert routes(arbiter) == made.published.routing_table, "and it is not waited for for ever"
 
 
@@ -283,7 +283,7 @@ def test_gateways_are_told_their_parts_of_the_limits_in_the_order_of_their_nodes
     first, second = replace(GATEWAY, node="b"), replace(GATEWAY, gateway="h", node="a")
     assert told(first) == [LimitShare(0, 1)]
     assert told(first, second) == [LimitShare(1, 2), LimitShare(0, 2)]
-    loop.inbox.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, first)
+    loop.inbox.gateways["g"] = Timestamped(clock.now_s() - GATEWAY_PRESENT_S - 1, first)
     again = replace(first, gateway="i", started_s=2.0)
     assert told(again, second) == [LimitShare(1, 2), LimitShare(0, 2)], "one that was restarted has the same place"
 
@@ -291,7 +291,7 @@ def test_gateways_are_told_their_parts_of_the_limits_in_the_order_of_their_nodes
 def test_a_gateway_whose_late_report_comes_after_a_long_silence_is_one_of_those_that_share(loop: FakeLoop) -> None:
     arbiter = an_arbiter(with_gateways(loop))
     loop.inbox.started_s = clock.now_s() - 60.0
-    loop.inbox.gateways["g"] = Heard(clock.now_s() - GATEWAY_PRESENT_S - 1, replace(GATEWAY, seq=GATEWAY.seq + 1))
+    loop.inbox.gateways["g"] = Timestamped(clock.now_s() - GATEWAY_PRESENT_S - 1, replace(GATEWAY, seq=GATEWAY.seq + 1))
     assert arbiter.report_gateway(GATEWAY).share == LimitShare(0, 1)
 
 

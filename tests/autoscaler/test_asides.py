@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.client.messages import AgentReport, NodeMeans
+from ebbtide.client.messages import AgentReport, NodeCapabilities
 from ebbtide.pool.events import JobHeld, ParkJob, ResumeJob, StopJob
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.jobs.preemption_cost import asides, at_admission
-from ebbtide_autoscaler.core.jobs.preemption_duration import ENOUGH, KEPT, OLD_S, expected_s, noted
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission, preemption_costs
+from ebbtide_autoscaler.core.jobs.preemption_duration import ENOUGH, KEPT, OLD_S, expected_s, with_ended
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.core.plan.inputs import Away, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import (
@@ -40,21 +40,23 @@ from tests.builders.policy import (
 N0 = NodeId("n0")
 
 
-def seen(state: PoolState, means: NodeMeans | None = None, uuids: dict[int, str] | None = None, **said: Any) -> Seen:
-    ranks = {(TRAIN, number): Heard(NOW, rank(number, world=3, **said)) for number in range(3)}
-    agent = Heard(NOW, AgentReport(N0, "b", {}, 0.0, uuids or {}, means or NodeMeans()))
-    return Seen(started_s=0.0, ranks=ranks, agents={N0: agent})
+def seen(
+    state: PoolState, means: NodeCapabilities | None = None, uuids: dict[int, str] | None = None, **said: Any
+) -> Observation:
+    ranks = {(TRAIN, number): Timestamped(NOW, rank(number, world=3, **said)) for number in range(3)}
+    agent = Timestamped(NOW, AgentReport(N0, "b", {}, 0.0, uuids or {}, means or NodeCapabilities()))
+    return Observation(started_s=0.0, ranks=ranks, agents={N0: agent})
 
 
-def of(state: PoolState, heard: Seen) -> StepAside:
-    return asides(state, heard, restart_s=20.0)[TRAIN]
+def of(state: PoolState, heard: Observation) -> StepAside:
+    return preemption_costs(state, heard, restart_s=20.0)[TRAIN]
 
 
 def test_what_the_ranks_measured_counts_and_else_what_was_declared() -> None:
-    rates = NodeMeans(rates=(("memcpy_out", 100.0),))
+    rates = NodeCapabilities(rates=(("memcpy_out", 100.0),))
     assert of(RUNNING3, seen(RUNNING3, rates)).free_s == pytest.approx(30 / 100)  # 3 workers of 10 declared bytes
     assert of(RUNNING3, seen(RUNNING3, rates, tracked_bytes=40)).free_s == pytest.approx(120 / 100)
-    assert of(RUNNING3, Seen(started_s=0.0)).parks  # nobody has said a word yet
+    assert of(RUNNING3, Observation(started_s=0.0)).parks  # nobody has said a word yet
     other = seen(RUNNING3, rates, tracked_bytes=40, incarnation="another")
     assert of(RUNNING3, other).free_s == pytest.approx(30 / 100)
 
@@ -62,17 +64,17 @@ def test_what_the_ranks_measured_counts_and_else_what_was_declared() -> None:
 @pytest.mark.parametrize(
     ("means", "uuids", "said", "why"),
     [
-        (NodeMeans(), {}, {"in_place_hindered": "a graph is captured"}, "a graph is captured"),
-        (NodeMeans(host_free_bytes=5), {}, {}, "can be taken on this node"),
-        (NodeMeans(), {0: "GPU-1", 1: "GPU-2", 2: "GPU-3"}, {}, "no helper is there"),
-        (NodeMeans(), {}, {"tracked_bytes": 400}, "left of the budget"),
+        (NodeCapabilities(), {}, {"in_place_hindered": "a graph is captured"}, "a graph is captured"),
+        (NodeCapabilities(host_free_bytes=5), {}, {}, "can be taken on this node"),
+        (NodeCapabilities(), {0: "GPU-1", 1: "GPU-2", 2: "GPU-3"}, {}, "no helper is there"),
+        (NodeCapabilities(), {}, {"tracked_bytes": 400}, "left of the budget"),
     ],
 )
 def test_a_job_that_cannot_park_is_stopped_at_once_with_the_reason(
-    means: NodeMeans, uuids: dict[int, str], said: dict[str, Any], why: str
+    means: NodeCapabilities, uuids: dict[int, str], said: dict[str, Any], why: str
 ) -> None:
     for state in (RUNNING3, fold(RUNNING3, JobHeld(TRAIN, "ann", "debugging"))):
-        ways = asides(state, seen(state, means, uuids, **said), restart_s=20.0)
+        ways = preemption_costs(state, seen(state, means, uuids, **said), restart_s=20.0)
         decision, _ = decide(NOW, Snapshot(state, {CHAT: HELD}, ways), Memory(), CONFIG)
         (move,) = (one for one in decision.moves if getattr(one, "job", "") == TRAIN)
         assert isinstance(move, StopJob) and move.preempts and why in move.reason
@@ -80,7 +82,7 @@ def test_a_job_that_cannot_park_is_stopped_at_once_with_the_reason(
 
 
 def test_a_park_says_what_it_costs_and_what_comes_next_and_the_ledger_keeps_it() -> None:
-    ways = asides(RUNNING3, seen(RUNNING3), restart_s=20.0)
+    ways = preemption_costs(RUNNING3, seen(RUNNING3), restart_s=20.0)
     decision, _ = decide(NOW, Snapshot(RUNNING3, {CHAT: HELD}, ways), Memory(), CONFIG)
     (move,) = decision.moves
     assert isinstance(move, ParkJob) and move.tiers == ("evict_and_cuda", "stop_and_restart", "kill")
@@ -137,9 +139,9 @@ def test_a_park_that_ends_is_remembered_and_one_that_a_person_kept_is_not() -> N
     assert decide(NOW, Snapshot(kept, {CHAT: IDLE}), Memory(), CONFIG)[1].away == ()
     stop = StopJob(TRAIN, "r", preempts=True)
     for worth_s, found in ((8.0, (Away(NOW, 8.0),)), (8.1, ())):  # cut short before it was worth it: says nothing
-        assert noted((), NOW, state, [stop], {TRAIN: worth_s}) == found
-    assert noted((), NOW, state, [replace(stop, preempts=False)], {TRAIN: 1.0}) == ()  # its node drains
-    assert noted((), NOW, RUNNING3, [stop], {TRAIN: 0.0}) == ()
+        assert with_ended((), NOW, state, [stop], {TRAIN: worth_s}) == found
+    assert with_ended((), NOW, state, [replace(stop, preempts=False)], {TRAIN: 1.0}) == ()  # its node drains
+    assert with_ended((), NOW, RUNNING3, [stop], {TRAIN: 0.0}) == ()
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 2 * OLD_S), st.floats(0.0, 1e5)), max_size=2 * KEPT))
@@ -149,4 +151,4 @@ def test_what_is_expected_lies_within_what_was_seen_within_the_hour(seen_before:
     found = expected_s(away, NOW)
     assert (found is None) == (len(recent) < ENOUGH)
     assert found is None or min(recent) <= found <= max(recent)
-    assert len(noted(away, NOW, parked(RUNNING3), [ResumeJob(TRAIN, "r")], {})) <= KEPT
+    assert len(with_ended(away, NOW, parked(RUNNING3), [ResumeJob(TRAIN, "r")], {})) <= KEPT

@@ -10,9 +10,9 @@ import pytest
 
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.system.process import boot_id, started_ticks
-from ebbtide_autoscaler.journal.heartbeat import Beat, beat_file
+from ebbtide_autoscaler.journal.heartbeat import Heartbeat, beat_file
 from ebbtide_autoscaler.lifecycle.ownership import (
-    Claim,
+    Ownership,
     Taken,
     check_directory,
     claim_of,
@@ -27,13 +27,13 @@ def a_file(shared: Path, name: str = "p") -> PoolFile:
     return PoolFile.model_validate_json(json.dumps({"pool": {"name": name, "shared_dir": str(shared)}}))
 
 
-def a_claim(shared: Path, **fields: object) -> Claim:
-    blank = Claim("c1", "p", str(shared), "h:1", "h", boot_id(), ((1 << 22, 1),))
+def a_claim(shared: Path, **fields: object) -> Ownership:
+    blank = Ownership("c1", "p", str(shared), "h:1", "h", boot_id(), ((1 << 22, 1),))
     return replace(blank, **fields)  # type: ignore[arg-type]
 
 
 def beat(shared: Path, **fields: object) -> None:
-    one = Beat("p", 1, "far", "another boot", 1, 1, time.time())
+    one = Heartbeat("p", 1, "far", "another boot", 1, 1, time.time())
     beat_file(shared).write_text(json.dumps(asdict(replace(one, **fields))))  # type: ignore[arg-type]
 
 

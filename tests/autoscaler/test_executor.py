@@ -10,8 +10,8 @@ import pytest
 from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
 from ebbtide_autoscaler.control import executor, fences
-from ebbtide_autoscaler.control.executor import Executor, Hands
-from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.executor import Executor, ExecutorPorts
+from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.core.tick.instructions import CloseSeat, DropFence, HoldFence, KillReplica, OpenSeat, RestoreJob
 from tests.builders.arbiter import Serve
 
@@ -33,7 +33,7 @@ class Clock:
 
 class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.serve, self.clock, self.book = Serve(), Clock(), FenceBook()
+        self.serve, self.clock, self.book = Serve(), Clock(), FenceTable()
         self.restored: list[JobName] = []
         self.recorded: list[tuple[SlotId, str]] = []
         self.dropped: list[str] = []
@@ -55,7 +55,7 @@ class Scene:
 
         async def kill_holder(slot: SlotId, epoch: int) -> None: ...
 
-        hands = Hands(
+        hands = ExecutorPorts(
             pool="p",
             serve=self.serve,
             plan=lambda seat: SeatPlan(
@@ -219,4 +219,4 @@ async def test_a_node_counts_as_fencing_until_its_call_has_come_back(
 def test_the_hands_are_what_the_arbiter_gives() -> None:
     """Named, so that none can be mistaken for another."""
     with pytest.raises(TypeError):
-        Hands("p")  # type: ignore[call-arg]
+        ExecutorPorts("p")  # type: ignore[call-arg]

@@ -2,7 +2,7 @@
 
 from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide_autoscaler.control import fences
-from ebbtide_autoscaler.control.fence_table import Fence, FenceBook, fallen, prefix, stands, strays
+from ebbtide_autoscaler.control.fence_table import Fence, FenceTable, fallen, prefix, stands, strays
 from ebbtide_autoscaler.core.observe.observation import FenceView
 
 A, B = NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
@@ -55,7 +55,7 @@ def test_names_carry_pool_and_node_and_no_pool_reads_anothers(monkeypatch) -> No
 
 
 def test_nothing_of_a_dead_node_is_kept() -> None:
-    book = FenceBook({A0: "f0", B0: "f1"})
+    book = FenceTable({A0: "f0", B0: "f1"})
     book.refused(A1, 100.0, "a stranger")
     book.refused(SlotId(f"{B}:1"), 100.0, "another")
     assert book.forget_nodes(frozenset({B})) == [(A0, "f0")]
@@ -63,7 +63,7 @@ def test_nothing_of_a_dead_node_is_kept() -> None:
 
 
 def test_a_refused_slot_is_asked_for_again_after_a_while_and_its_stranger_forgotten_when_it_is_had() -> None:
-    book = FenceBook()
+    book = FenceTable()
     book.refused(A0, 100.0, "ray::stranger (pid 7)")
     assert book.views([A0, A1], 99.0) == {A0: FenceView.REFUSED, A1: FenceView.ABSENT}
     assert book.views([A0], 101.0) == {A0: FenceView.ABSENT}

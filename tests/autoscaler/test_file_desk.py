@@ -9,8 +9,8 @@ import pytest
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.storage.objects.store_limits import LIMITS, limits_of
-from ebbtide_autoscaler.control.config_in_force import FileDesk
-from ebbtide_autoscaler.control.key_changes import KeyDesk
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
+from ebbtide_autoscaler.control.key_changes import KeyChanges
 from ebbtide_autoscaler.journal.records import CONFIGS_KEPT
 
 
@@ -31,8 +31,8 @@ class Ledger:
         self.records.append(payload)
 
 
-def a_desk(shared_dir: Path, ledger: Ledger) -> FileDesk:
-    return FileDesk(shared_dir, KeyDesk(ledger.write), ledger.write)
+def a_desk(shared_dir: Path, ledger: Ledger) -> ConfigInForce:
+    return ConfigInForce(shared_dir, KeyChanges(ledger.write), ledger.write)
 
 
 async def test_a_file_is_journaled_once_and_the_last_ones_are_kept(tmp_path: Path) -> None:

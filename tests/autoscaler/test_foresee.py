@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.decide.lookahead import foreseen
+from ebbtide_autoscaler.core.decide.lookahead import look_ahead
 from ebbtide_autoscaler.core.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, EndpointSignals, Memory, Snapshot
 from tests.autoscaler.closed_loop import a_job
@@ -32,7 +32,7 @@ def busy_pool() -> Snapshot:
 
 def test_more_demand_says_who_will_step_aside_and_why() -> None:
     snapshot = busy_pool()
-    found = foreseen(
+    found = look_ahead(
         NOW, NOW + HOUR_S, Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(8.0)}), Memory(), CONFIG
     )
     [row] = found["endpoints"]
@@ -44,7 +44,7 @@ def test_more_demand_says_who_will_step_aside_and_why() -> None:
 
 def test_less_demand_says_what_comes_back() -> None:
     snapshot = busy_pool()
-    found = foreseen(
+    found = look_ahead(
         NOW, NOW + HOUR_S, Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(0.0)}), Memory(), CONFIG
     )
     [row] = found["endpoints"]
@@ -53,7 +53,7 @@ def test_less_demand_says_what_comes_back() -> None:
 
 
 def test_without_a_forecast_demand_stays_as_it_is() -> None:
-    found = foreseen(NOW, NOW + HOUR_S, busy_pool(), Memory(), CONFIG)
+    found = look_ahead(NOW, NOW + HOUR_S, busy_pool(), Memory(), CONFIG)
     [row] = found["endpoints"]
     assert (row["then"], row["most"], row["slots"], found["moves"]) == (2.0, None, 0, [])
 
@@ -61,7 +61,7 @@ def test_without_a_forecast_demand_stays_as_it_is() -> None:
 def test_half_way_is_half_of_it() -> None:
     snapshot = busy_pool()
     later = Snapshot(snapshot.state, snapshot.traffic, {}, {CHAT: expecting(8.0)})
-    [row] = foreseen(NOW, NOW + HOUR_S / 2, later, Memory(), CONFIG)["endpoints"]
+    [row] = look_ahead(NOW, NOW + HOUR_S / 2, later, Memory(), CONFIG)["endpoints"]
     assert row["then"] == 5.0
 
 
@@ -94,10 +94,10 @@ def test_it_is_what_the_policy_says_when_that_time_has_come(demand: tuple[int, .
         }
 
     early = Snapshot(state, {CHAT: at_once(demand[0])}, {}, expected(0))
-    [row] = foreseen(NOW, NOW + leads_s[at], early, Memory(), CONFIG)["endpoints"]
+    [row] = look_ahead(NOW, NOW + leads_s[at], early, Memory(), CONFIG)["endpoints"]
     there = replace(at_once(demand[at]), last_arrival_s=NOW + leads_s[at])
     late = Snapshot(state, {CHAT: there}, {}, expected(at))
-    [then] = foreseen(NOW + leads_s[at], NOW + leads_s[at], late, Memory(), CONFIG)["endpoints"]
+    [then] = look_ahead(NOW + leads_s[at], NOW + leads_s[at], late, Memory(), CONFIG)["endpoints"]
     assert (row["then"], row["replicas_then"]) == (demand[at], then["replicas_then"])
     assert row["most"] == demand[at]
 
@@ -110,7 +110,7 @@ def test_while_all_gateways_are_silent_demand_is_unknown_and_nothing_moves(
 ) -> None:
     outlooks = {} if guess is None else {CHAT: expecting(guess)}
     silent = Snapshot(busy_pool().state, {CHAT: EndpointSignals()}, {}, outlooks)
-    found = foreseen(NOW, NOW + later_s, silent, memory, CONFIG)
+    found = look_ahead(NOW, NOW + later_s, silent, memory, CONFIG)
     [row] = found["endpoints"]
     assert (row["known"], row["now"], row["then"], row["most"], row["error"]) == (False, None, None, None, None)
     assert (row["replicas"], row["replicas_then"], row["slots"], found["moves"]) == (1, 1, 0, [])
@@ -120,12 +120,12 @@ def test_while_all_gateways_are_silent_demand_is_unknown_and_nothing_moves(
 @pytest.mark.parametrize("there", [replace(ONE, unheard_s=20.0), EndpointSignals(known=True, unheard_s=20.0)])
 def test_while_one_gateway_is_silent_nothing_is_taken_away(guess: float | None, there: EndpointSignals) -> None:
     outlooks = {} if guess is None else {CHAT: expecting(guess)}
-    found = foreseen(NOW, NOW + HOUR_S, Snapshot(busy_pool().state, {CHAT: there}, {}, outlooks), Memory(), CONFIG)
+    found = look_ahead(NOW, NOW + HOUR_S, Snapshot(busy_pool().state, {CHAT: there}, {}, outlooks), Memory(), CONFIG)
     [row] = found["endpoints"]
     assert (row["known"], row["unheard_s"], row["replicas_then"], found["moves"]) == (True, 20.0, 1, [])
 
 
 def test_while_one_gateway_is_silent_replicas_are_added_all_the_same() -> None:
     there = Snapshot(busy_pool().state, {CHAT: replace(ONE, unheard_s=20.0)}, {}, {CHAT: expecting(8.0)})
-    [row] = foreseen(NOW, NOW + HOUR_S, there, Memory(), CONFIG)["endpoints"]
+    [row] = look_ahead(NOW, NOW + HOUR_S, there, Memory(), CONFIG)["endpoints"]
     assert (row["then"], row["replicas_then"]) == (8.0, 2)

@@ -13,9 +13,9 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.rules import record_retention
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import Memory
-from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.core.tick.tick import World, tick
 from ebbtide_autoscaler.journal.records import Journal, recover
 from ebbtide_autoscaler.journal.recovery import Recovered, snapshot_of
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
@@ -78,7 +78,7 @@ def history(count: int) -> list[Event]:
     for number in range(count):
         name = JobName(f"j{number}")
         bodies = (JobSubmitted(a_job(name), "i"), JobEnded(name, "finished", "its train function returned"))
-        result = step(world, Seen(started_s=0.0), bodies, 100.0 * number, KNOBS)
+        result = tick(world, Observation(started_s=0.0), bodies, 100.0 * number, KNOBS)
         world, events = result.world, [*events, *result.events]
     return events
 
@@ -123,6 +123,6 @@ def test_a_snapshot_does_not_grow_and_why_still_tells_of_a_job_of_long_ago(tmp_p
 def test_what_is_said_late_of_a_forgotten_job_changes_nothing() -> None:
     world = World(folded(history(10)).state, Memory(), 2)
     late = (JobEnded(JobName("j0"), "finished", ""), GrantJob(JobName("j0"), (), "r"))
-    result = step(world, Seen(started_s=0.0), late, 1000.0, KNOBS)
+    result = tick(world, Observation(started_s=0.0), late, 1000.0, KNOBS)
     assert result.events == () and result.world.state == world.state
     assert [why for _, why in result.refused] == ["job j0 is not known"] * 2

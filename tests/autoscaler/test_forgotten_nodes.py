@@ -26,11 +26,11 @@ from ebbtide.pool.lookup import index
 from ebbtide.pool.rules import record_retention
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
-from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.inbox import Inbox, heard
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import Memory
-from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.core.tick.tick import World, tick
 from ebbtide_autoscaler.journal.records import Journal, fence_record, recover
 from ebbtide_autoscaler.journal.recovery import Recovered, snapshot_of
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint
@@ -127,8 +127,8 @@ def test_a_node_that_was_cut_off_and_forgotten_joins_as_new_and_who_sits_on_it_i
 # ---- what is kept elsewhere, and what is told
 
 
-def seen(**changes: object) -> Seen:
-    return Seen(started_s=0.0, **changes)  # type: ignore[arg-type]
+def seen(**changes: object) -> Observation:
+    return Observation(started_s=0.0, **changes)  # type: ignore[arg-type]
 
 
 def history(count: int) -> list[Event]:
@@ -139,7 +139,7 @@ def history(count: int) -> list[Event]:
         node = NodeId(f"n{number}")
         slot = Slot(slot_id(node, 0), node, 0, uuid="GPU-1")
         for bodies in ((NodeFound(node, 1000), SlotFound(slot)), (NodeLost(node),)):
-            result = step(world, seen(), bodies, 100.0 * number, KNOBS)
+            result = tick(world, seen(), bodies, 100.0 * number, KNOBS)
             world, events = result.world, [*events, *result.events]
     return events
 
@@ -199,8 +199,8 @@ def test_what_is_said_late_of_a_forgotten_node_changes_nothing() -> None:
     reports, n0 = Inbox(started_s=0.0), NodeId("n0")
     reports.agents[n0] = heard(AgentReport("n0", "boot", {0: None}, 1.0, {0: "GPU-1"}))
     late = (NodeLost(n0), GrantJob(TRAIN, (SlotId("n0:0"),), "r"), SlotFound(Slot(SlotId("n0:0"), n0, 0)))
-    said = reports.seen(world.state, FenceBook(), frozenset(), 1)
-    result = step(world, said, late, 1001.0, KNOBS)
+    said = reports.seen(world.state, FenceTable(), frozenset(), 1)
+    result = tick(world, said, late, 1001.0, KNOBS)
     assert [body for body, _ in result.refused] == list(late)
     assert "n0:0" not in result.world.state.slots
 
@@ -210,7 +210,7 @@ def test_a_ledger_from_before_is_shortened_a_few_nodes_at_a_time() -> None:
     events = [e for e in history(60) if not isinstance(e.body, NodeForgotten)]
     world = World(replay(events, known), Memory(), 2)
     ticks = 0
-    while result := step(world, seen(), (), 10_000.0 + ticks, KNOBS):
+    while result := tick(world, seen(), (), 10_000.0 + ticks, KNOBS):
         if not result.events:
             break
         assert len(result.events) <= 16

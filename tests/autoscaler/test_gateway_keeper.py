@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from ebbtide.client.seat_actuator import SeatActuator
-from ebbtide_autoscaler.control.gateway_sync import GatewayKeeper
+from ebbtide_autoscaler.control.gateway_sync import GatewaySync
 
 
 class FakeServe:
@@ -19,15 +19,15 @@ class FakeServe:
         self.told.append(settings_json)
 
 
-async def ticks(keeper: GatewayKeeper, settings: str, number: int = 5) -> None:
+async def ticks(keeper: GatewaySync, settings: str, number: int = 5) -> None:
     for _ in range(number):
         keeper.keep(settings)
         await asyncio.sleep(0.001)
 
 
-def a_keeper() -> tuple[FakeServe, GatewayKeeper]:
+def a_keeper() -> tuple[FakeServe, GatewaySync]:
     serve = FakeServe()
-    return serve, GatewayKeeper(cast(SeatActuator, serve))
+    return serve, GatewaySync(cast(SeatActuator, serve))
 
 
 async def test_the_same_settings_are_sent_once_and_changed_ones_at_once() -> None:

@@ -31,9 +31,9 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.jobs.reservations import is_owed
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
-from ebbtide_autoscaler.core.tick.tick import World, step
+from ebbtide_autoscaler.core.tick.tick import World, tick
 from ebbtide_autoscaler.service.pool_view import view
 from tests.autoscaler.closed_loop import KNOBS, a_job
 from tests.builders.policy import (
@@ -183,19 +183,19 @@ def test_a_held_job_leaves_a_node_that_drains_and_stays_aside() -> None:
 
 def test_a_frozen_pool_keeps_the_wish_and_says_both() -> None:
     world = World(fold(held(RUNNING3), PoolFrozen("night")), Memory(), 1)
-    done = step(world, Seen(started_s=NOW, back_s=NOW), (), NOW, KNOBS)
+    done = tick(world, Observation(started_s=NOW, back_s=NOW), (), NOW, KNOBS)
     assert done.decision.moves == ()
     assert dict(done.decision.waits)[TRAIN] == f"{SAID}; and the pool is frozen (night)"
 
 
 def test_a_hold_that_comes_while_a_person_asks_is_carried_out_in_the_same_tick_and_is_its_cause() -> None:
-    done = step(World(RUNNING3, Memory(), 1), Seen(started_s=NOW, back_s=NOW), (ASIDE,), NOW, KNOBS)
+    done = tick(World(RUNNING3, Memory(), 1), Observation(started_s=NOW, back_s=NOW), (ASIDE,), NOW, KNOBS)
     one, two = done.events
     assert (one.body, two.body.kind, two.cause) == (ASIDE, "park_job", one.id)
 
 
 def test_status_says_who_holds_a_job_also_where_nobody_decides() -> None:
-    seen = Seen(started_s=0.0)
+    seen = Observation(started_s=0.0)
     for state in (RUNNING3, parked(RUNNING3)):
         (job,) = view(held(state), seen, {}, NOW)["jobs"]
         facts = {"by": "ann", "reason": "new data", "since_s": 1_000.0, "off_node": False}

@@ -20,7 +20,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
     DropFence,
@@ -52,7 +52,7 @@ def told(
 ) -> set[Instruction]:
     """The instructions, when all fences stand but these; ``living`` was looked up a moment ago."""
     views = {slot: fences.get(slot, FenceView.HELD) for slot in state.slots}
-    seen = Seen(started_s=started_s, fences=views, fencing=fencing, living=living or {}, living_at_s=now_s - 0.1)
+    seen = Observation(started_s=started_s, fences=views, fencing=fencing, living=living or {}, living_at_s=now_s - 0.1)
     return set(instruct(state, seen, now_s))
 
 
@@ -109,7 +109,9 @@ def test_no_fence_is_dropped_while_a_replica_that_died_is_to_come_back_to_the_no
     assert DropFence(S1) not in told(state, fences, living=living)
     report = ReplicaReport(seat=SEAT0, replica="b", node="n0", pid=1, lease_epoch=1, phase=ReplicaPhase.STARTING)
     views = {slot: fences.get(slot, FenceView.HELD) for slot in state.slots}
-    back = Seen(started_s=0.0, fences=views, living=living, living_at_s=NOW, replicas={SEAT0: Heard(NOW, report)})
+    back = Observation(
+        started_s=0.0, fences=views, living=living, living_at_s=NOW, replicas={SEAT0: Timestamped(NOW, report)}
+    )
     assert DropFence(S1) in instruct(state, back, NOW), "it has landed in its own place"
 
 
@@ -145,7 +147,7 @@ def test_a_look_from_before_the_order_does_not_say_that_an_actor_is_gone() -> No
     leaving = fold(READY, DrainSeat(SEAT0, "r"), SeatStopped(SEAT0, "drained"), at_s=NOW)
     views = {slot: FenceView.HELD for slot in leaving.slots} | {S0: ABSENT}
     for looked_s, asks in ((NOW - 0.5, False), (NOW + 0.5, True)):
-        seen = Seen(started_s=0.0, fences=views, living_at_s=looked_s)
+        seen = Observation(started_s=0.0, fences=views, living_at_s=looked_s)
         assert (HoldFence(S0) in instruct(leaving, seen, NOW + 1.0)) is asks
 
 

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide_autoscaler.control.key_changes import KeyDesk
-from ebbtide_autoscaler.journal.key_store import KeyBook, create, key_record, recovered_key, revoke, rotate
+from ebbtide_autoscaler.control.key_changes import KeyChanges
+from ebbtide_autoscaler.journal.key_store import KeyStore, create, key_record, recovered_key, revoke, rotate
 from tests.examples import examples
 
 ENDPOINTS = frozenset({"chat", "code"})
@@ -22,14 +22,14 @@ def grant(name: str = "team", sha256: str = "a" * 64, **fields: Any) -> KeyGrant
     return KeyGrant(name=name, sha256=sha256, scopes=("models", "generate"), **fields)
 
 
-def book_of(*made: KeyGrant) -> KeyBook:
-    book = KeyBook()
+def book_of(*made: KeyGrant) -> KeyStore:
+    book = KeyStore()
     for one in made:
         book = book.with_made(create(book, one, ENDPOINTS, 100.0))
     return book
 
 
-def digests(book: KeyBook, now_s: float) -> dict[str, float | None]:
+def digests(book: KeyStore, now_s: float) -> dict[str, float | None]:
     return {one.sha256[0]: one.expires_s for one in book.grants(now_s) if not one.revoked}
 
 
@@ -71,7 +71,7 @@ def test_revoking_closes_both_secrets_for_good() -> None:
     "a name of the file is the file's",
 )
 def test_a_key_of_the_file_is_not_the_commands_to_change() -> None:
-    book = KeyBook().with_file((grant("ops"),))
+    book = KeyStore().with_file((grant("ops"),))
     with pytest.raises(ValueError, match="stands in the pool's file: change it there"):
         revoke(book, "ops")
     with pytest.raises(ValueError, match="stands in the pool's file: change it there"):
@@ -94,7 +94,7 @@ def test_a_key_of_the_file_is_not_the_commands_to_change() -> None:
 )
 def test_what_cannot_be_made_is_refused_with_the_reason(wrong: KeyGrant, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        create(KeyBook(), wrong, ENDPOINTS, 100.0)
+        create(KeyStore(), wrong, ENDPOINTS, 100.0)
 
 
 def test_nothing_that_people_are_shown_holds_a_digest() -> None:
@@ -119,8 +119,8 @@ class Journal:
         self.records.append(json.loads(json.dumps(record)))
 
 
-def desk_of(journal: Journal) -> KeyDesk:
-    desk = KeyDesk(journal.write)
+def desk_of(journal: Journal) -> KeyChanges:
+    desk = KeyChanges(journal.write)
     made = {key.grant.name: key for key in map(recovered_key, journal.records)}
     desk.recover(made, epoch=3 + len(journal.records))
     desk.obey((grant("ops", "e" * 64),), ENDPOINTS)
@@ -187,7 +187,7 @@ async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -
         await asyncio.sleep(0.02)
         records.append(record)
 
-    desk = KeyDesk(slowly)
+    desk = KeyChanges(slowly)
     desk.obey((), frozenset({"chat"}))
     made = await asyncio.gather(*[desk.create(grant("team", f"{n:064x}")) for n in range(2)], return_exceptions=True)
     assert [type(one) for one in made] == [dict, ValueError] and len(records) == 1
@@ -195,7 +195,7 @@ async def test_of_two_that_make_the_same_key_at_the_same_time_one_is_refused() -
 
 @pytest.mark.proves("before a file is in force no keys are known")
 async def test_before_any_file_is_in_force_no_keys_are_known() -> None:
-    desk = KeyDesk(Journal().write)
+    desk = KeyChanges(Journal().write)
     assert desk.orders(-1, None, None).keys is None and desk.orders(-1, None, None).keys_version == 0
     with pytest.raises(ValueError, match="no file is in force"):
         await desk.create(grant())

@@ -14,19 +14,19 @@ from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.reader import list_epochs
 from ebbtide_autoscaler.journal import ledger_io, ledger_session
-from ebbtide_autoscaler.journal.halt import Brake
-from ebbtide_autoscaler.journal.ledger_io import LedgerDoor, OpenLedger
-from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.halt import Halt
+from ebbtide_autoscaler.journal.ledger_io import LedgerIO, OpenLedger
+from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 from ebbtide_autoscaler.journal.records import Journal, Recovered
 
 WAIT_S = 60.0
 
 
-def a_door(shared: Path, memory: Path, *, cluster: str = "one") -> LedgerDoor:
-    return LedgerDoor(shared, memory=memory, cluster=cluster, open_log=partial(EpochLog.open, writer="w"))
+def a_door(shared: Path, memory: Path, *, cluster: str = "one") -> LedgerIO:
+    return LedgerIO(shared, memory=memory, cluster=cluster, open_log=partial(EpochLog.open, writer="w"))
 
 
-async def opened(door: LedgerDoor) -> OpenLedger:
+async def opened(door: LedgerIO) -> OpenLedger:
     found = await asyncio.wait_for(door.open(lambda late_s: None), WAIT_S)
     found.journal.close()
     return found
@@ -44,7 +44,7 @@ async def test_while_an_attempt_hangs_no_other_is_begun_and_when_it_is_through_i
         assert released.wait(WAIT_S)
         return EpochLog.open(directory, writer="w", expects=expects)
 
-    door = LedgerDoor(tmp_path / "shared", memory=tmp_path / "m" / "ledger.json", cluster="one", open_log=slow)
+    door = LedgerIO(tmp_path / "shared", memory=tmp_path / "m" / "ledger.json", cluster="one", open_log=slow)
     late: list[float] = []
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -68,7 +68,7 @@ async def test_a_ledger_that_cannot_be_opened_is_tried_again_after_a_pause(
 
     door = a_door(tmp_path / "shared", tmp_path / "m" / "ledger.json")
     monkeypatch.setattr(door, "open", fails)
-    keeper = LedgerKeeper(door, tmp_path, Brake(), lambda _: None)
+    keeper = LedgerSession(door, tmp_path, Halt(), lambda _: None)
     await asyncio.wait_for(keeper.open_first(lambda: len(tried_s) == 3), WAIT_S)
     assert not keeper.opened and tried_s[2] - tried_s[0] > 0.15
 

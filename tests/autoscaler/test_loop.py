@@ -21,7 +21,7 @@ from ebbtide_autoscaler.control import inbox as reports_module
 from ebbtide_autoscaler.control import loop as loop_module
 from ebbtide_autoscaler.core.demand.demand_watch import Closed
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, bin_of
-from ebbtide_autoscaler.core.observe.observation import Heard
+from ebbtide_autoscaler.core.observe.observation import Timestamped
 from ebbtide_autoscaler.journal import records as journal_module
 from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.process.steady_clock import SteadyClock
@@ -59,7 +59,9 @@ def test_an_observing_pool_drains_no_replica_for_its_file(
     start: Start, asked: list[str], mode: str, then: SeatState
 ) -> None:
     loop = start(*SLOTS, SlotFreed(S0), *SERVES, mode=mode, endpoints=())
-    loop.inbox.replicas[SEAT] = Heard(time.time() + 3600.0, ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
+    loop.inbox.replicas[SEAT] = Timestamped(
+        time.time() + 3600.0, ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY)
+    )
     if mode == "manage":
         until(lambda: loop.published.state.seats[SEAT].state is then)
     ticks(loop, 5)
@@ -73,7 +75,7 @@ def test_a_new_arbiter_decides_nothing_before_it_has_heard_every_replica(start: 
     loop = start(*started)
     ticks(loop, 5)
     assert loop.published.settling_since_s and loop.published.state.jobs[TRAIN].state is JobState.WAITING
-    loop.inbox.replicas[SEAT] = Heard(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
+    loop.inbox.replicas[SEAT] = Timestamped(time.time(), ReplicaReport(SEAT, "a", "n", 1, 1, ReplicaPhase.READY))
     until(lambda: not loop.published.settling_since_s)
     until(lambda: loop.published.state.jobs[TRAIN].state is JobState.STARTING)
 

@@ -14,12 +14,12 @@ from ebbtide.pool.transitions import JobState
 from ebbtide.telemetry.catalogue import families, series_names
 from ebbtide.telemetry.training import GROWTHS
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.observation import Heard
+from ebbtide_autoscaler.core.observe.observation import Timestamped
 from ebbtide_autoscaler.core.plan.inputs import Memory
-from ebbtide_autoscaler.core.tick.tick import World, step
-from ebbtide_autoscaler.metrics.counter_state import Tally
+from ebbtide_autoscaler.core.tick.tick import World, tick
+from ebbtide_autoscaler.metrics.counter_state import CounterState
 from ebbtide_autoscaler.metrics.event_counters import counted
-from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
+from ebbtide_autoscaler.metrics.recorder import ArbiterRecorder, Reading
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.metrics import CONDITION, TRAIN, Metered, one_tide, take_all
 from tests.builders.policy import a_pool, fold, parked, slots, with_job
@@ -127,19 +127,19 @@ def test_what_stops_without_a_preemption_grows_only_if_nothing_else_takes_it_awa
 
 def test_counting_live_and_counting_by_replay_give_the_same() -> None:
     loop = one_tide()
-    replayed = Tally()
+    replayed = CounterState()
     take_all(replayed, PoolState(), loop.events)
     replayed.started()
     assert replayed.counts == loop.meter.tally.counts
-    assert Tally.from_json(replayed.as_json()).counts == replayed.counts
+    assert CounterState.from_json(replayed.as_json()).counts == replayed.counts
 
 
 def test_a_snapshot_with_its_tally_stands_for_the_events_before_it() -> None:
     loop = one_tide()
     half = len(loop.events) // 2
-    first = Tally()
+    first = CounterState()
     state = take_all(first, PoolState(), loop.events[:half])
-    second = Tally.from_json(first.as_json())
+    second = CounterState.from_json(first.as_json())
     take_all(second, state, loop.events[half:])
     second.started()
     assert second.counts == loop.meter.tally.counts
@@ -185,7 +185,7 @@ def test_ten_thousand_jobs_that_came_and_went_leave_no_series() -> None:
     loop.arbiter.world = replace(world, state=replace(world.state, jobs={**world.state.jobs, **ended}))
     report = RankReport("stranger", "x", 0, 1, "n0", 1, 1, 0, RankPhase.RUNNING, 5, 0)
     for number in range(10_000):  # ranks of jobs that nobody knows
-        loop.arbiter.ranks[JobName(f"stranger-{number}"), 0] = Heard(loop.clock.now_s, report)
+        loop.arbiter.ranks[JobName(f"stranger-{number}"), 0] = Timestamped(loop.clock.now_s, report)
     assert len(loop.meter.metrics.text()[0]) < before * 1.05
 
 
@@ -219,17 +219,17 @@ def test_how_many_nodes_are_wanted_and_whether_ray_knows_is_seen() -> None:
 
 
 def test_a_scrape_before_the_first_tick_is_no_error() -> None:
-    meter = ArbiterMeter(lambda: None)
+    meter = ArbiterRecorder(lambda: None)
     assert b"ebbtide_build_info" in meter.metrics.text()[0]
     world = World(PoolState(), Memory(), 1)
-    assert b"ebbtide_frozen" in ArbiterMeter(lambda: Reading(world, None, CONDITION)).metrics.text()[0]
+    assert b"ebbtide_frozen" in ArbiterRecorder(lambda: Reading(world, None, CONDITION)).metrics.text()[0]
 
 
 def test_refused_events_are_counted_by_kind() -> None:
     loop = one_tide()
     assert loop.arbiter is not None
     world, seen = loop.arbiter.world, loop.arbiter.seen()
-    result = step(world, seen, (JobCrashed(JobName("nobody"), "x", 0),), loop.clock.now_s, loop.knobs)
+    result = tick(world, seen, (JobCrashed(JobName("nobody"), "x", 0),), loop.clock.now_s, loop.knobs)
     loop.meter.committed(world.state, result, seen, loop.clock.now_s)
     assert loop.scrape()["ebbtide_refused_events_total", "job_crashed"] == 1
 

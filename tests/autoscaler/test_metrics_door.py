@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.config.sections.metrics_section import MetricsSection
 from ebbtide.telemetry.registry import Metrics
-from ebbtide_autoscaler.metrics.exporter import RETRY_S, MetricsDoor
+from ebbtide_autoscaler.metrics.exporter import RETRY_S, MetricsExporter
 
 GATEWAY = "http://127.0.0.1:8000"
 
@@ -29,13 +29,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def door(tmp_path: Path, clock: Clock) -> Iterator[MetricsDoor]:
-    door = MetricsDoor(Metrics([]), tmp_path, clock)
+def door(tmp_path: Path, clock: Clock) -> Iterator[MetricsExporter]:
+    door = MetricsExporter(Metrics([]), tmp_path, clock)
     yield door
     door.close()
 
 
-def keep_until(door: MetricsDoor, section: MetricsSection, true: Callable[[], bool], *gateways: str) -> None:
+def keep_until(door: MetricsExporter, section: MetricsSection, true: Callable[[], bool], *gateways: str) -> None:
     deadline_s = time.monotonic() + 5.0
     while not true():
         assert time.monotonic() < deadline_s, door.status()
@@ -48,7 +48,7 @@ def targets(tmp_path: Path) -> list[str]:
     return [one for group in json.loads(path.read_text()) for one in group["targets"]] if path.exists() else []
 
 
-def test_it_opens_a_free_port_and_names_it_and_the_gateways(door: MetricsDoor, tmp_path: Path) -> None:
+def test_it_opens_a_free_port_and_names_it_and_the_gateways(door: MetricsExporter, tmp_path: Path) -> None:
     keep_until(door, MetricsSection(), lambda: len(targets(tmp_path)) == 2, GATEWAY)
     assert httpx.get(door.status()["url"], trust_env=False).status_code == 200
     assert "127.0.0.1:8000" in targets(tmp_path)
@@ -56,7 +56,7 @@ def test_it_opens_a_free_port_and_names_it_and_the_gateways(door: MetricsDoor, t
     keep_until(door, MetricsSection(), lambda: len(targets(tmp_path)) == 1)  # the gateway is gone
 
 
-def test_a_taken_port_shows_in_status_and_is_tried_again(door: MetricsDoor, tmp_path: Path, clock: Clock) -> None:
+def test_a_taken_port_shows_in_status_and_is_tried_again(door: MetricsExporter, tmp_path: Path, clock: Clock) -> None:
     taken = socket.socket()
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     taken.bind(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ def test_a_taken_port_shows_in_status_and_is_tried_again(door: MetricsDoor, tmp_
     assert door.trouble == ""
 
 
-def test_another_file_moves_the_port_and_disabled_closes_it(door: MetricsDoor, tmp_path: Path) -> None:
+def test_another_file_moves_the_port_and_disabled_closes_it(door: MetricsExporter, tmp_path: Path) -> None:
     keep_until(door, MetricsSection(), lambda: bool(targets(tmp_path)))
     url = door.url
     keep_until(door, MetricsSection(enabled=False), lambda: not targets(tmp_path))
@@ -82,7 +82,9 @@ def test_another_file_moves_the_port_and_disabled_closes_it(door: MetricsDoor, t
         httpx.get(url, trust_env=False)
 
 
-def test_a_token_file_guards_it_and_a_bad_one_opens_nothing(door: MetricsDoor, tmp_path: Path, clock: Clock) -> None:
+def test_a_token_file_guards_it_and_a_bad_one_opens_nothing(
+    door: MetricsExporter, tmp_path: Path, clock: Clock
+) -> None:
     file = tmp_path / "token"
     section = MetricsSection(token_file=file)
     keep_until(door, section, lambda: "cannot be read" in door.trouble)
@@ -98,7 +100,7 @@ def test_a_token_file_guards_it_and_a_bad_one_opens_nothing(door: MetricsDoor, t
     assert httpx.get(door.url, trust_env=False, headers=shown).status_code == 200
 
 
-def test_keeping_never_waits(door: MetricsDoor) -> None:
+def test_keeping_never_waits(door: MetricsExporter) -> None:
     begun_s = time.perf_counter()
     for _ in range(1000):
         door.keep(MetricsSection(), "demo", [GATEWAY])

@@ -6,23 +6,23 @@ from ebbtide.client.messages import AgentReport, GatewayReport
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.alerts import FreezeCause, Heardless, Notice, Standstill, notices, standstill
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.alerts import Alert, FreezeCause, GatewayContact, Standstill, alerts_of, standstill
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 
 N = NodeId("0123456789abcdef")
 STATE = PoolState(nodes={N: 0})
 
 
-def gateway(at_s: float, name: str = "g") -> Heard[GatewayReport]:
-    return Heard(at_s, GatewayReport(name, N, 0.0, f"http://{name}", 0, {}))
+def gateway(at_s: float, name: str = "g") -> Timestamped[GatewayReport]:
+    return Timestamped(at_s, GatewayReport(name, N, 0.0, f"http://{name}", 0, {}))
 
 
-def told(seen: Seen, state: PoolState = STATE, now_s: float = 100.0, **what: object) -> list[Notice]:
-    known = {"mode": PoolMode.MANAGE, "mode_since_s": 0.0, "gateway": Heardless(), **what}
-    return list(notices(state, seen, now_s, **known))  # type: ignore[arg-type]
+def told(seen: Observation, state: PoolState = STATE, now_s: float = 100.0, **what: object) -> list[Alert]:
+    known = {"mode": PoolMode.MANAGE, "mode_since_s": 0.0, "gateway": GatewayContact(), **what}
+    return list(alerts_of(state, seen, now_s, **known))  # type: ignore[arg-type]
 
 
-WELL = Seen(started_s=0.0, gateways={"g": gateway(99.9)}, agents={N: Heard(99.5, AgentReport(N, "b", {}))})
+WELL = Observation(started_s=0.0, gateways={"g": gateway(99.9)}, agents={N: Timestamped(99.5, AgentReport(N, "b", {}))})
 
 
 def test_nothing_is_said_when_all_goes_on_as_usual() -> None:
@@ -31,13 +31,13 @@ def test_nothing_is_said_when_all_goes_on_as_usual() -> None:
 
 def test_a_pool_whose_gateways_are_all_silent_says_which_and_since_when() -> None:
     seen = replace(WELL, gateways={"g": gateway(60.0), "h": gateway(50.0, "h")})
-    (notice,) = told(seen, gateway=Heardless(last_s=60.0))
+    (notice,) = told(seen, gateway=GatewayContact(last_s=60.0))
     assert (notice.about, notice.since_s) == ("gateway", 60.0)
     assert "signals stopped" in notice.why and "http://g, http://h" in notice.why
 
 
 def test_gateways_that_were_forgotten_are_still_known_to_be_silent() -> None:
-    (notice,) = told(replace(WELL, gateways={}), gateway=Heardless(last_s=20.0))
+    (notice,) = told(replace(WELL, gateways={}), gateway=GatewayContact(last_s=20.0))
     assert notice.since_s == 20.0
     (never,) = told(replace(WELL, gateways={}))
     assert "no gateway has reported yet" in never.why
@@ -60,7 +60,7 @@ def test_draining_nodes_trouble_and_observe_mode_are_said() -> None:
         replace(STATE, draining={N: "new disk"}),
         mode=PoolMode.OBSERVE,
         mode_since_s=7.0,
-        gateway=Heardless(trouble="RuntimeError: no", trouble_since_s=5.0),
+        gateway=GatewayContact(trouble="RuntimeError: no", trouble_since_s=5.0),
     )
     assert [(notice.about, notice.since_s) for notice in found] == [("mode", 7.0), ("gateway", 5.0), ("node", 0.0)]
     assert "ebbtide undrain 01234567" in found[2].why

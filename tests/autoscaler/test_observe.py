@@ -8,6 +8,7 @@ import pytest
 from ebbtide.client.messages import (
     AgentAnswer,
     AgentReport,
+    DesiredState,
     GatewayReport,
     LockHolder,
     RankPhase,
@@ -15,7 +16,6 @@ from ebbtide.client.messages import (
     ReplicaPhase,
     ReplicaReport,
     Traffic,
-    Want,
 )
 from ebbtide.pool.events import (
     Body,
@@ -39,7 +39,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.core.observe.observe import (
     GATEWAY_FRESH_S,
     as_if_ours,
@@ -73,18 +73,20 @@ def rank(**changes: Any) -> RankReport:
 @pytest.mark.parametrize(
     ("state", "want", "leased"),
     [
-        (STARTING, Want.RUN, True),
-        (RUNNING, Want.RUN, True),
-        (PARKING, Want.PARK, False),
-        (PARKED, Want.PARK, False),
-        (RESUMING, Want.RUN, True),
-        (STOPPING, Want.STOP, False),
-        (RECOVERING, Want.STOP, False),
-        (CANCELLED, Want.CANCEL, False),
-        (ENDED, Want.STOP, False),
+        (STARTING, DesiredState.RUN, True),
+        (RUNNING, DesiredState.RUN, True),
+        (PARKING, DesiredState.PARK, False),
+        (PARKED, DesiredState.PARK, False),
+        (RESUMING, DesiredState.RUN, True),
+        (STOPPING, DesiredState.STOP, False),
+        (RECOVERING, DesiredState.STOP, False),
+        (CANCELLED, DesiredState.CANCEL, False),
+        (ENDED, DesiredState.STOP, False),
     ],
 )
-def test_a_rank_has_a_lease_only_while_its_gang_may_touch_its_gpus(state: PoolState, want: Want, leased: bool) -> None:
+def test_a_rank_has_a_lease_only_while_its_gang_may_touch_its_gpus(
+    state: PoolState, want: DesiredState, leased: bool
+) -> None:
     told = directive(state, rank())
     assert told is not None and (told.want, told.lease is not None) == (want, leased)
 
@@ -94,7 +96,7 @@ def test_a_rank_of_an_earlier_submission_or_gang_is_told_to_stop() -> None:
     again = fold(RECOVERING, SlotFreed(S0))
     for late in (rank(incarnation="before"), rank(lease_epoch=0)):
         told = directive(RUNNING, late)
-        assert told is not None and (told.want, told.lease) == (Want.STOP, None)
+        assert told is not None and (told.want, told.lease) == (DesiredState.STOP, None)
         assert told.number > late.directive, "else it would take it for what it has carried out already"
     assert directive(again, rank(job="unheard of")) is None
 
@@ -136,7 +138,7 @@ DRAINING: tuple[Body, ...] = (*READY, DrainSeat(SEAT0, "r"))
 def sent_to(*story: Body, **changes: Any) -> bool:
     """Whether the seat is in the table, when its replica reports that it answers."""
     report = replace(ReplicaReport(SEAT0, "a", "n0", 7, 1, ReplicaPhase.READY, "http://r"), **changes)
-    seen = Seen(started_s=0.0, replicas={SEAT0: Heard(1.0, report)})
+    seen = Observation(started_s=0.0, replicas={SEAT0: Timestamped(1.0, report)})
     table = routes(fold(a_pool(), *story), seen)
     assert set(table) == {"chat"}
     return [route.url for route in table["chat"]] == ["http://r"]
@@ -154,7 +156,7 @@ def test_requests_go_to_a_ready_seat_whose_very_replica_answers_and_nowhere_else
     assert not sent_to(*READY, lease_epoch=0)
     assert not sent_to(*READY, phase=ReplicaPhase.STARTING)
     assert not sent_to(*READY, url="")
-    assert routes(fold(a_pool(), *READY), Seen(started_s=0.0)) == {"chat": ()}
+    assert routes(fold(a_pool(), *READY), Observation(started_s=0.0)) == {"chat": ()}
 
 
 # ---- observing
@@ -165,7 +167,7 @@ def test_an_observer_counts_as_free_what_nobody_holds() -> None:
     state = fold(a_pool(), *(SlotUnfenced(slot) for slot in (S0, S1, S2)))
     holder = LockHolder("somebody", 0, 9, 1)
     report = AgentReport("n0", "b", {0: None, 1: holder, 2: None}, after=AgentAnswer("a", 10**6))
-    seen = Seen(started_s=0.0, agents={NodeId("n0"): Heard(10**6, report)}, strangers={S2: "a placement"})
+    seen = Observation(started_s=0.0, agents={NodeId("n0"): Timestamped(10**6, report)}, strangers={S2: "a placement"})
     assert as_if_ours(state, seen).free_slots() == (S0,)
     assert as_if_ours(state, replace(seen, agents={})).free_slots() == ()
 
@@ -176,20 +178,22 @@ def test_arrivals_add_up_over_gateways_and_each_stay_counts_once() -> None:
         "b": Traffic(arriving_per_s=1.0, stays=10, stayed_s=100.0),
         "idle": Traffic(),
     }
-    gateways = {name: Heard(100.0, GatewayReport(name, "n0", 0.0, "", 1, {"chat": one})) for name, one in told.items()}
-    found = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0)[CHAT]
+    gateways = {
+        name: Timestamped(100.0, GatewayReport(name, "n0", 0.0, "", 1, {"chat": one})) for name, one in told.items()
+    }
+    found = traffic(a_pool(), Observation(started_s=0.0, gateways=gateways), 100.0)[CHAT]
     assert (found.arriving_per_s, found.stay_s, found.known) == (4.0, 4.0, True)
-    silent = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0 + GATEWAY_FRESH_S + 0.1)[CHAT]
+    silent = traffic(a_pool(), Observation(started_s=0.0, gateways=gateways), 100.0 + GATEWAY_FRESH_S + 0.1)[CHAT]
     assert (silent.arriving_per_s, silent.stay_s, silent.known) == (0.0, 0.0, False)
 
 
 def test_a_gateway_that_is_silent_is_told_of_until_another_has_its_place() -> None:
     def found(*told: tuple[float, str, float]) -> tuple[bool, float]:
         gateways = {
-            f"g{number}": Heard(at_s, GatewayReport(f"g{number}", node, started_s, "", 1, {}))
+            f"g{number}": Timestamped(at_s, GatewayReport(f"g{number}", node, started_s, "", 1, {}))
             for number, (at_s, node, started_s) in enumerate(told)
         }
-        one = traffic(a_pool(), Seen(started_s=0.0, gateways=gateways), 100.0)[CHAT]
+        one = traffic(a_pool(), Observation(started_s=0.0, gateways=gateways), 100.0)[CHAT]
         return one.known, one.unheard_s
 
     assert found((99.0, "n0", 1.0), (98.0, "n1", 2.0)) == (True, 0.0)
@@ -206,14 +210,14 @@ def test_an_answer_in_one_piece_is_late_only_if_its_stream_would_have_been() -> 
     assert began_s(0.5, 100, 0.1) == 0.0 and began_s(2.0, 0, 0.1) == 2.0
     told = Traffic(recent_whole=((10.5, 100), (12.0, 20)), recent_ttft_s=(0.2,), recent_tpot_s=(0.03, 0.2, 0.04))
     report = GatewayReport("a", "n0", 0.0, "", 1, {"chat": told})
-    found = traffic(a_pool(), Seen(started_s=0.0, gateways={"a": Heard(100.0, report)}), 100.0)[CHAT]
+    found = traffic(a_pool(), Observation(started_s=0.0, gateways={"a": Timestamped(100.0, report)}), 100.0)[CHAT]
     assert found.ttft_p90_s == pytest.approx(0.6), "of 0.2, 0.6 and 10.1: with three the middle one"
     assert found.tpot_p90_s == 0.04
 
 
 def test_what_queues_in_replicas_is_told_of_those_that_are_ready_and_heard() -> None:
     report = ReplicaReport(SEAT0, "a", "n0", 7, 1, ReplicaPhase.READY, waiting=3, kv_usage=0.9)
-    seen = Seen(started_s=0.0, replicas={SEAT0: Heard(100.0, report)})
+    seen = Observation(started_s=0.0, replicas={SEAT0: Timestamped(100.0, report)})
     state = fold(a_pool(), *READY)
 
     def told(state: PoolState, now_s: float) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
 from ebbtide.client.messages import AgentReport, LockHolder
 from ebbtide.pool.ids import NodeId
 from ebbtide_autoscaler.commands.log_targets import occupants
-from ebbtide_autoscaler.core.observe.observation import Heard
+from ebbtide_autoscaler.core.observe.observation import Timestamped
 from ebbtide_autoscaler.journal.allocation_log_sweeper import FRESH_S, _sweep_once, holders
 
 A, B, DEAD = NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22"), "dddddddd"
@@ -26,7 +26,7 @@ def writer(node: str, index: int, pid: int) -> Writer:
 
 def test_who_may_have_a_slot_is_what_the_agents_prove() -> None:
     report = AgentReport(A, "boot", {0: HELD, 1: None, 2: UNKNOWN_HOLDER}, 0.0)
-    may_hold = holders({A, B}, {A: Heard(NOW_S, report)}, NOW_S)
+    may_hold = holders({A, B}, {A: Timestamped(NOW_S, report)}, NOW_S)
     assert may_hold(writer(A, 0, 17)) and not may_hold(writer(A, 0, 18))
     assert not may_hold(writer(A, 1, 17))
     assert may_hold(writer(A, 2, 18)), "somebody holds it and has not said who"
@@ -38,7 +38,7 @@ def test_who_may_have_a_slot_is_what_the_agents_prove() -> None:
 def test_an_agent_that_fell_silent_proves_nothing_any_more() -> None:
     report = AgentReport(A, "boot", {0: None}, 0.0)
     for nodes in ({A}, set[NodeId]()):
-        assert holders(nodes, {A: Heard(NOW_S - FRESH_S, report)}, NOW_S)(writer(A, 0, 17))
+        assert holders(nodes, {A: Timestamped(NOW_S - FRESH_S, report)}, NOW_S)(writer(A, 0, 17))
 
 
 def test_nothing_is_removed_while_it_is_not_known_who_holds_and_a_refusal_is_only_logged(

@@ -30,7 +30,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
-from ebbtide_autoscaler.core.jobs.reservations import kept, minima_owed
+from ebbtide_autoscaler.core.jobs.reservations import minima_owed, reserve_minima
 from ebbtide_autoscaler.core.plan.fair_share import Shares, Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (
@@ -142,18 +142,18 @@ def test_slots_of_replicas_that_stay_and_of_strangers_cannot_come_to_it() -> Non
 
 def test_what_is_kept_does_not_part_the_slots_of_a_node_that_a_replica_needs_together() -> None:
     state = crashed(a_pool(nodes={"n0": 1, "n1": 2, "n2": 1}), "train", 1, 1)
-    assert kept(state, state.free_slots(), minima_owed(state)) == {"n0:0"}
+    assert reserve_minima(state, state.free_slots(), minima_owed(state)) == {"n0:0"}
     held = with_job(state, a_job("other", workload_class=SEMI), slots(1))
-    assert kept(held, held.free_slots(), minima_owed(held)) == {"n2:0"}
+    assert reserve_minima(held, held.free_slots(), minima_owed(held)) == {"n2:0"}
     coming = with_job(held, a_job("third"), slots(2, "n1")[1:])  # preemptible: n1 can come to have both
-    assert kept(coming, coming.free_slots(), minima_owed(coming)) == {"n2:0"}
+    assert reserve_minima(coming, coming.free_slots(), minima_owed(coming)) == {"n2:0"}
 
 
 def test_what_a_parked_job_waits_for_is_kept_only_if_nothing_else_is_there() -> None:
     state = with_job(crashed(a_pool(), "train", 1, 1), a_job("other"), (S0,))
     parked = fold(state, ParkJob(JobName("other"), "r"), SlotFreed(S0), JobParked(JobName("other"), 1))
-    assert kept(parked, parked.free_slots(), minima_owed(parked)) == {S1}
-    assert kept(parked, (S0,), minima_owed(parked)) == {S0}
+    assert reserve_minima(parked, parked.free_slots(), minima_owed(parked)) == {S1}
+    assert reserve_minima(parked, (S0,), minima_owed(parked)) == {S0}
 
 
 def test_a_minimum_that_is_owed_goes_before_the_reserve_and_before_what_is_kept_for_parked_jobs() -> None:

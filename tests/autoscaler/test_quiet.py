@@ -22,7 +22,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.decide import policy
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
-from ebbtide_autoscaler.core.decide.lookahead import foreseen
+from ebbtide_autoscaler.core.decide.lookahead import look_ahead
 from ebbtide_autoscaler.core.plan.inputs import Away, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.tick import tick
 from tests.autoscaler.chaos import Chaos
@@ -212,7 +212,7 @@ def test_a_look_ahead_changes_no_decision() -> None:
     snapshot = Snapshot(state, {CHAT: signals(last_arrival_s=NOW - 1000.0)})
     cache = IdleCache()
     _, memory = decide(NOW, snapshot, Memory(), CONFIG, cache=cache)
-    foreseen(NOW, NOW + 5 * 3600.0, snapshot, memory, CONFIG)
+    look_ahead(NOW, NOW + 5 * 3600.0, snapshot, memory, CONFIG)
     found, _ = decide(NOW + 5.0, snapshot, memory, CONFIG, cache=cache)
     assert [move.kind for move in found.moves] == ["grant_job"]
 

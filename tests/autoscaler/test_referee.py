@@ -16,10 +16,10 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId
 from ebbtide.pool.spec import Scheduled
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.fair_share import Team
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory, PolicyConfig
-from ebbtide_autoscaler.core.tick.tick import Step, World
+from ebbtide_autoscaler.core.tick.tick import TickResult, World
 from tests.autoscaler.closed_loop import Loop, a_job, an_endpoint
 from tests.autoscaler.referee import Books
 from tests.autoscaler.referee_jobs import (
@@ -75,7 +75,7 @@ class Listens:
     def __init__(self) -> None:
         self.heard: list[Event] = []
 
-    def judge(self, now_s: float, before: World, result: Step, seen: Seen, config: PolicyConfig) -> None:
+    def judge(self, now_s: float, before: World, result: TickResult, seen: Observation, config: PolicyConfig) -> None:
         """All decisions are fine."""
 
     def found(self, state: PoolState, events: Sequence[Event]) -> None:

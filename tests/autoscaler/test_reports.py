@@ -16,9 +16,9 @@ from ebbtide.client.messages import (
 from ebbtide.pool.events import JobEnded, JobForgotten
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Inbox, heard, overtaken
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from tests.platform.pool.builder import JOB, READY, SEAT, after, pool
 
 REPORT = ReplicaReport("e/0", "a", "n", 1, 1, ReplicaPhase.READY, seq=5)
@@ -41,8 +41,8 @@ def test_a_sender_that_does_not_count_is_always_believed() -> None:
     assert not overtaken(None, SENDER, REPORT)
 
 
-def seen(reports: Inbox, state: PoolState) -> Seen:
-    return reports.seen(state, FenceBook(), frozenset(), 1)
+def seen(reports: Inbox, state: PoolState) -> Observation:
+    return reports.seen(state, FenceTable(), frozenset(), 1)
 
 
 def test_a_loop_that_did_not_run_for_long_has_been_away() -> None:
@@ -62,10 +62,10 @@ def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_late
     just_submitted = JobName("next")
     for age_s, job, seat in ((0.0, just_submitted, SeatId("next/0")), (UNKNOWN_FORGOTTEN_S + 1, JOB, SEAT)):
         at_s = heard(0).at_s - age_s
-        reports.controllers[job] = Heard(at_s, ControllerReport(job, "i1", ControllerPhase.NO_GANG, 0))
-        reports.ranks[job, 0] = Heard(at_s, RankReport(job, "i1", 0, 1, "n", 1, 0, 0, RankPhase.STOPPED, 0, 0))
-        reports.replicas[seat] = Heard(at_s, REPORT)
-        reports.misplaced[seat] = Heard(at_s, ())
+        reports.controllers[job] = Timestamped(at_s, ControllerReport(job, "i1", ControllerPhase.NO_GANG, 0))
+        reports.ranks[job, 0] = Timestamped(at_s, RankReport(job, "i1", 0, 1, "n", 1, 0, 0, RankPhase.STOPPED, 0, 0))
+        reports.replicas[seat] = Timestamped(at_s, REPORT)
+        reports.misplaced[seat] = Timestamped(at_s, ())
     everything = seen(reports, state)
     assert len(everything.controllers) == len(everything.ranks) == len(everything.replicas) == 2
     gone = replace(after(state, JobEnded(JOB, "finished", ""), JobForgotten(JOB)), seats={})

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.spec import Scheduled
-from ebbtide_autoscaler.core.demand.schedule import SPARE, scheduled
+from ebbtide_autoscaler.core.demand.schedule import SPARE, scheduled_replicas
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.builders.policy import CHAT, NOW, S0, S1, SEAT0, SEAT1, a_pool, kinds, look, signals, with_ready
@@ -35,7 +35,7 @@ def berlin(*when: int) -> float:
     ],
 )
 def test_they_are_there_in_time_by_the_clock_on_the_wall(at_s: float, count: int) -> None:
-    assert scheduled(SPEC, at_s, 40.0)[0] == count
+    assert scheduled_replicas(SPEC, at_s, 40.0)[0] == count
 
 
 @settings(deadline=None)
@@ -56,7 +56,7 @@ def test_they_are_wanted_from_the_start_that_is_in_time_to_the_end_without_a_bre
         (midnight + timedelta(minutes=from_minute)).timestamp() for midnight in midnights if midnight.weekday() in days
     ]
     wanted = any(begin_s - SPARE * lead_s <= at_s < begin_s + 60 * minutes for begin_s in begins)
-    assert scheduled(replace(SPEC, scheduled=(one,)), at_s, lead_s)[0] == (2 if wanted else 0)
+    assert scheduled_replicas(replace(SPEC, scheduled=(one,)), at_s, lead_s)[0] == (2 if wanted else 0)
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_a_schedule_that_is_shorter_than_its_lead_does_not_switch_off_before_it_
     from_nine_s: int, count: int
 ) -> None:
     short = replace(SPEC, scheduled=(replace(NINE, minutes=5, replicas=3),))
-    assert scheduled(short, berlin(2026, 11, 23, 9) + from_nine_s, 400.0)[0] == count
+    assert scheduled_replicas(short, berlin(2026, 11, 23, 9) + from_nine_s, 400.0)[0] == count
 
 
 def test_what_begins_before_midnight_goes_on_after_it() -> None:
     night = replace(SPEC, scheduled=(replace(NINE, days=(4,), from_minute=23 * 60, minutes=3 * 60, zone="UTC"),))
     friday = datetime(2026, 11, 27, 23, 30, tzinfo=ZoneInfo("UTC")).timestamp()
-    assert scheduled(night, friday, 0.0)[0] == 2
-    assert scheduled(night, friday + 2 * 3600, 0.0)[0] == 2
-    assert scheduled(night, friday + 3 * 3600, 0.0)[0] == 0
-    assert scheduled(night, friday - 24 * 3600 + 7200, 0.0)[0] == 0
+    assert scheduled_replicas(night, friday, 0.0)[0] == 2
+    assert scheduled_replicas(night, friday + 2 * 3600, 0.0)[0] == 2
+    assert scheduled_replicas(night, friday + 3 * 3600, 0.0)[0] == 0
+    assert scheduled_replicas(night, friday - 24 * 3600 + 7200, 0.0)[0] == 0
 
 
 def test_of_several_the_largest_counts() -> None:
     more = replace(SPEC, scheduled=(NINE, replace(NINE, replicas=3, minutes=30)))
     at_s = berlin(2026, 11, 23, 9, 10)
-    assert scheduled(more, at_s, 0.0)[0] == 3
-    assert scheduled(more, at_s + 1800, 0.0)[0] == 2
+    assert scheduled_replicas(more, at_s, 0.0)[0] == 3
+    assert scheduled_replicas(more, at_s + 1800, 0.0)[0] == 2
 
 
 def test_the_policy_starts_them_before_anybody_asks_and_says_why() -> None:

@@ -14,7 +14,7 @@ from ebbtide.pool.events import GrantSeat, SeatLanded, SeatReady, SeatStopped
 from ebbtide.pool.ids import EndpointName, seat_id
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.demand.replica_target import may_go, wants
+from ebbtide_autoscaler.core.demand.replica_target import may_go, replica_targets
 from ebbtide_autoscaler.core.demand.slo import SLOW_KEPT_S
 from ebbtide_autoscaler.core.forecast.outlook import Expected, Outlook
 from ebbtide_autoscaler.core.forecast.surge import Surge
@@ -71,8 +71,8 @@ def test_a_replica_that_still_starts_stands_in_for_none_that_serves() -> None:
     two_start = fold(state, GrantSeat(last, (S2,), "r"), SeatLanded(last, "b"), at_s=NOW - 5.0)
     two_are_enough = signals(inflight=7, last_arrival_s=NOW)
     _, memory = aims(two_start, [(-30.0, two_are_enough)])
-    (want,), _ = wants(NOW, Snapshot(two_start, {CHAT: two_are_enough}), memory, CONFIG)
-    assert (want.now, want.want) == (3, 3), "nor does one more"
+    (want,), _ = replica_targets(NOW, Snapshot(two_start, {CHAT: two_are_enough}), memory, CONFIG)
+    assert (want.now, want.replicas) == (3, 3), "nor does one more"
 
 
 @pytest.mark.proves("no more replicas are wanted than the file allows")
@@ -127,7 +127,7 @@ def test_silence_of_gateways_ages_nothing() -> None:
 
 def test_endpoints_of_one_priority_come_as_they_were_declared_whatever_they_are_called() -> None:
     specs = [replace(an_endpoint(), name=EndpointName(name)) for name in ("zeta", "alpha")]
-    found, _ = wants(NOW, Snapshot(a_pool(endpoints=tuple(specs))), Memory(), CONFIG)
+    found, _ = replica_targets(NOW, Snapshot(a_pool(endpoints=tuple(specs))), Memory(), CONFIG)
     assert [want.endpoint for want in found] == ["zeta", "alpha"]
 
 
@@ -344,13 +344,15 @@ def test_what_is_remembered_of_slowness_stays_while_the_aim_changes() -> None:
     state = with_ready(a_pool(), SEAT0, (S0,))
     busy = {CHAT: signals(inflight=9, last_arrival_s=NOW)}
     config = replace(CONFIG, up_after_s=0.0)
-    (want,), remembered = wants(NOW, Snapshot(state, busy), Memory(endpoints={CHAT: before}), config)
+    (want,), remembered = replica_targets(NOW, Snapshot(state, busy), Memory(endpoints={CHAT: before}), config)
     after = remembered[CHAT]
-    assert after.aim == want.want > before.aim and after.busy_since_s == NOW
+    assert after.aim == want.replicas > before.aim and after.busy_since_s == NOW
     assert after == replace(before, aim=after.aim, busy_since_s=NOW)
     quiet = {CHAT: signals(last_arrival_s=NOW - 1000.0)}
-    same = wants(NOW, Snapshot(a_pool(), quiet), Memory(endpoints={CHAT: EndpointMemory(strained_at_s=NOW)}), CONFIG)[1]
-    assert wants(NOW, Snapshot(a_pool(), quiet), Memory(endpoints=same), CONFIG)[1][CHAT] is same[CHAT]
+    same = replica_targets(
+        NOW, Snapshot(a_pool(), quiet), Memory(endpoints={CHAT: EndpointMemory(strained_at_s=NOW)}), CONFIG
+    )[1]
+    assert replica_targets(NOW, Snapshot(a_pool(), quiet), Memory(endpoints=same), CONFIG)[1][CHAT] is same[CHAT]
 
 
 def test_the_tail_of_a_burst_teaches_nothing_of_the_little_that_arrives_in_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.core.demand.surge_headroom import HALF_S, room_kept, strains
+from ebbtide_autoscaler.core.demand.surge_headroom import HALF_S, headroom, is_strained
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.forecast.surge import Surge
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
@@ -34,7 +34,7 @@ A_HALF_MORE: Mapping[EndpointName, Outlook] = {CHAT: Outlook(0, (), (Surge(60.0,
     ],
 )
 def test_a_queue_slowness_and_not_knowing_are_strain(seen: EndpointSignals, hurts: bool) -> None:
-    assert strains(MANY, seen) is hurts
+    assert is_strained(MANY, seen) is hurts
 
 
 def seen_for(minutes: int, each: EndpointSignals, memory: Memory | None = None, since_s: float = 0.0) -> Memory:
@@ -83,6 +83,6 @@ def test_who_says_nothing_of_how_requests_fare_keeps_all_of_it() -> None:
 
 @given(st.floats(0, 1), st.floats(0, 1e6), st.floats(0, 1e6))
 def test_room_only_falls_as_calm_lasts(room: float, first_s: float, more_s: float) -> None:
-    assert room >= room_kept(room, first_s) >= room_kept(room, first_s + more_s) >= 0.0
-    assert room_kept(room, HALF_S) in (0.0, pytest.approx(room / 2))
-    assert room_kept(room, 1e5) == 0.0
+    assert room >= headroom(room, first_s) >= headroom(room, first_s + more_s) >= 0.0
+    assert headroom(room, HALF_S) in (0.0, pytest.approx(room / 2))
+    assert headroom(room, 1e5) == 0.0

@@ -7,7 +7,7 @@ from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder
 from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.slot_facts import facts
 from tests.builders.policy import S0, a_pool, fold
 
@@ -19,9 +19,9 @@ def of(state: PoolState, fence: FenceView, holder: LockHolder | None = None, who
     report = AgentReport(
         "n0", "b", {index: holder if index == 0 else None for index in range(3)}, after=AgentAnswer("a", 10**6)
     )
-    seen = Seen(
+    seen = Observation(
         started_s=0.0,
-        agents={NODE: Heard(10**6, report)},
+        agents={NODE: Timestamped(10**6, report)},
         fences={name: fence if name == S0 else FenceView.HELD for name in state.slots},
         strangers={SlotId(S0): who} if who else {},
     )

@@ -21,7 +21,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.handlers.apply import replay
 from ebbtide.pool.ids import NodeId, RecordId, SlotId
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.service.pool_view import LOST_SHOWN_S, view
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import S0, S1, SEAT0, TRAIN, a_pool, fold, with_job, with_ready
@@ -32,7 +32,7 @@ NODE = NodeId("n")
 def test_a_lost_slot_is_shown_as_long_as_it_is_news() -> None:
     bodies: tuple[Body, ...] = (NodeFound(NODE, 1), SlotFound(Slot(SlotId("n:0"), NODE, 0)), NodeLost(NODE))
     state = replay([Event(RecordId(str(i)), 100.0, None, body) for i, body in enumerate(bodies)])
-    seen = Seen(started_s=0.0)
+    seen = Observation(started_s=0.0)
     assert [slot["state"] for slot in view(state, seen, {}, 101.0)["slots"]] == ["lost"]
     assert view(state, seen, {}, 101.0 + LOST_SHOWN_S)["slots"] == []
 
@@ -44,7 +44,7 @@ def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     state = fold(
         state, EndpointDeclared(an_endpoint(revision="b")), JobCrashed(TRAIN, "out of memory", 0), at_s=2_000.0
     )
-    seen = view(state, Seen(started_s=0.0), {}, 2_001.0)
+    seen = view(state, Observation(started_s=0.0), {}, 2_001.0)
     node = seen["nodes"][0]
     assert (node["draining"], node["drained"], node["occupants"]) == ("new disk", False, [SEAT0, TRAIN])
     assert seen["frozen"] == {"why": "night", "since_s": 2_000.0}
@@ -53,7 +53,7 @@ def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     assert (job["failures_in_a_row"], job["next_try_s"], job["last_error"]) == (1, 1.0, "out of memory")
     state = fold(state, SeatStopped(SEAT0, "no luck"), SlotFreed(S0), SeatGone(SEAT0), at_s=2_000.0)
     state = fold(state, SlotFreed(S1), JobRecovered(TRAIN), EndpointDeclared(an_endpoint(revision="a")), at_s=2_000.0)
-    seen = view(state, Seen(started_s=0.0), {}, 2_001.0)
+    seen = view(state, Observation(started_s=0.0), {}, 2_001.0)
     endpoint = seen["endpoints"][0]
     assert (endpoint["failures"], endpoint["next_try_s"], endpoint["last_error"]) == (1, 1.0, "no luck")
     assert seen["nodes"][0]["drained"]
@@ -63,9 +63,9 @@ def test_what_ranks_measured_is_shown_while_they_say_so() -> None:
     state = with_job(a_pool(), a_job(), (S1,))
     job = state.jobs[TRAIN]
     report = RankReport(TRAIN, job.incarnation, 0, 1, "n0", 7, job.epoch, 0, RankPhase.RUNNING, 5, 0)
-    seen = Seen(started_s=0.0)
+    seen = Observation(started_s=0.0)
     assert [view(state, seen, {}, 1.0)["jobs"][0][key] for key in ("tracked_bytes", "in_place_hindered")] == [0, None]
     told = replace(report, tracked_bytes=77, in_place_hindered="it is sharded")
-    seen = Seen(started_s=0.0, ranks={(TRAIN, 0): Heard(1.0, told)})
+    seen = Observation(started_s=0.0, ranks={(TRAIN, 0): Timestamped(1.0, told)})
     shown = view(state, seen, {}, 1.5)["jobs"][0]
     assert (shown["tracked_bytes"], shown["in_place_hindered"]) == (77, "it is sharded")

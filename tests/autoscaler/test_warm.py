@@ -20,7 +20,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.core.observe.observation import FenceView, Heard, Seen
+from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.observe import replica_orders, routes, slots_of_replicas
 from ebbtide_autoscaler.core.tick.instructions import DropFence, HoldFence, OpenSeat, instruct
 from tests.autoscaler.closed_loop import a_job, an_endpoint
@@ -138,11 +138,11 @@ def test_a_job_that_starts_this_very_moment_counts() -> None:
 def test_the_fence_stays_and_comes_back_whoever_of_those_that_may_park_is_there() -> None:
     granted = fold(a_pool(nodes={"n0": 1}, endpoints=(WARMS,)), GrantSeat(SEAT0, (S0,), "r"))
     for state in (granted, ready(a_pool(nodes={"n0": 1}, endpoints=(WARMS,))), warm(a_pool(endpoints=(WARMS,)))):
-        held = instruct(state, Seen(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD)), NOW)
+        held = instruct(state, Observation(started_s=0.0, fences=dict.fromkeys(state.slots, FenceView.HELD)), NOW)
         assert not any(isinstance(one, DropFence) for one in held)
-        assert HoldFence(S0) in instruct(state, Seen(started_s=0.0), NOW), "it vanished"
+        assert HoldFence(S0) in instruct(state, Observation(started_s=0.0), NOW), "it vanished"
         assert not slots_of_replicas(state, {SEAT0: ("a",)}), "no replica has its logical GPU"
-    assert OpenSeat(SEAT0) in instruct(granted, Seen(started_s=0.0, fences={S0: FenceView.HELD}), NOW)
+    assert OpenSeat(SEAT0) in instruct(granted, Observation(started_s=0.0, fences={S0: FenceView.HELD}), NOW)
 
 
 STATES = list(way(SEAT0, S0))
@@ -163,14 +163,14 @@ def test_only_ready_replicas_that_say_so_are_ever_sent_requests(
     for stage, seat, slot, phase, off in zip(stages, seats, (S0, S1, S2), phases, late, strict=False):
         state = fold(ready(state, seat, slot), *way(seat, slot)[stage])
         report = ReplicaReport(seat, "a", "n0", 1, state.seats[seat].epoch + off, phase, url="http://a")
-        heard[seat] = Heard(NOW, report)
+        heard[seat] = Timestamped(NOW, report)
         orders = replica_orders(state, report)
         assert orders.park == (stage in (SeatState.PARKING, SeatState.WARM) and not off)
         assert (orders.wake is not None) == (stage is SeatState.WAKING)
         assert orders.draining or stage in (SeatState.READY, SeatState.WAKING)
         other = replica_orders(state, replace(report, replica="b"))
         assert not other.park and other.wake is None, "its successor never heard of it"
-    table = routes(state, Seen(started_s=0.0, replicas=heard))
+    table = routes(state, Observation(started_s=0.0, replicas=heard))
     for route in table["chat"]:
         record, told = state.seats[SeatId(route.seat)], heard[SeatId(route.seat)].report
         assert record.state is SeatState.READY and told.phase is ReplicaPhase.READY

@@ -9,7 +9,7 @@ from benchmarks.large_pool import NOW_S, large_pool, with_demand
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide_autoscaler.core.tick.tick import step
+from ebbtide_autoscaler.core.tick.tick import tick
 
 
 @pytest.mark.parametrize("slots", [64, 200])
@@ -23,13 +23,13 @@ def test_it_has_everything_in_it_and_breaks_no_promise(slots: int) -> None:
 
 def test_without_demand_nothing_moves() -> None:
     pool = large_pool(200)
-    done = step(pool.world, with_demand(pool, Random(1), 0.0), (), NOW_S, decide.KNOBS)
+    done = tick(pool.world, with_demand(pool, Random(1), 0.0), (), NOW_S, decide.KNOBS)
     assert done.events == () and done.refused == ()
 
 
 def test_in_a_surge_cold_endpoints_get_slots() -> None:
     pool = large_pool(200)
-    done = step(pool.world, with_demand(pool, Random(1), 1.0), (), NOW_S, decide.KNOBS)
+    done = tick(pool.world, with_demand(pool, Random(1), 1.0), (), NOW_S, decide.KNOBS)
     granted = [event.body.seat for event in done.events if isinstance(event.body, GrantSeat)]
     assert granted and all(seat.startswith("cold-") for seat in granted)
     assert not violations(done.world.state)

@@ -1,4 +1,4 @@
-"""Arbiters and their parts without a cluster: the loop, its surroundings, its ledger."""
+"""Arbiters and their parts without a cluster: the loop, its cluster_watch, its ledger."""
 
 import asyncio
 import time

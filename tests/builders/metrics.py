@@ -9,10 +9,10 @@ from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.tick.tick import Step, World
-from ebbtide_autoscaler.metrics.counter_state import Tally
+from ebbtide_autoscaler.core.tick.tick import TickResult, World
+from ebbtide_autoscaler.metrics.counter_state import CounterState
 from ebbtide_autoscaler.metrics.gauges import Condition
-from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
+from ebbtide_autoscaler.metrics.recorder import ArbiterRecorder, Reading
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job
 from tests.platform.telemetry.scrapes import values
 
@@ -32,7 +32,7 @@ CONDITION = Condition(
 )
 
 
-def take_all(tally: Tally, before: PoolState, events: Sequence[Event]) -> PoolState:
+def take_all(tally: CounterState, before: PoolState, events: Sequence[Event]) -> PoolState:
     """Count ``events`` in order; returns the state after them."""
     for event in events:
         tally.take(before, event)
@@ -44,7 +44,7 @@ class Metered(Loop):
     """The closed loop with a meter that hears of each step, as the arbiter's shell does it."""
 
     def __init__(self, seed: int, **options: object) -> None:
-        self.meter = ArbiterMeter(self._reading, clock=lambda: self.clock.now_s)
+        self.meter = ArbiterRecorder(self._reading, clock=lambda: self.clock.now_s)
         self.condition = CONDITION
         self.starts = 0
         super().__init__(seed, **options)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ class Metered(Loop):
 
     def start(self, world: World) -> None:
         super().start(world)
-        recovered = Tally()
+        recovered = CounterState()
         take_all(recovered, PoolState(), self.events)
         self.starts += 1
         for _ in range(self.starts):  # as many as the ledger has records of starts
@@ -71,7 +71,7 @@ class Metered(Loop):
             before = self.arbiter.world.state
             events = super().run(tick_s, tick_s)
             if self.arbiter is not None:
-                result = Step(tuple(events), self.arbiter.world, Decision(), ())
+                result = TickResult(tuple(events), self.arbiter.world, Decision(), ())
                 self.meter.committed(before, result, self.arbiter.seen(), self.clock.now_s)
             found += events
         return found

@@ -38,7 +38,7 @@ from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.demand.replica_target import wants
+from ebbtide_autoscaler.core.demand.replica_target import replica_targets
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from tests.autoscaler.closed_loop import a_job, an_endpoint
@@ -154,7 +154,7 @@ def aims(
     """What is aimed at as time goes on: (seconds after NOW, what gateways say) each."""
     memory, found = memory or Memory(), list[int]()
     for after_s, seen in story:
-        _, endpoints = wants(NOW + after_s, Snapshot(state, {CHAT: seen}, {}, outlooks or {}), memory, CONFIG)
+        _, endpoints = replica_targets(NOW + after_s, Snapshot(state, {CHAT: seen}, {}, outlooks or {}), memory, CONFIG)
         memory = replace(memory, endpoints=endpoints)
         found.append(endpoints[CHAT].aim)
     return found, memory

@@ -6,7 +6,7 @@ from typing import Any
 
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide_serve.loading.flat.capture_state import HeldCapture
+from ebbtide_serve.loading.flat.capture_state import CaptureState
 from ebbtide_serve.loading.flat.identity import EngineFacts
 from ebbtide_serve.loading.rank_load import FLAT, RankLoad, Ways
 from ebbtide_serve.loading.reading.process_store import ProcessStore
@@ -31,7 +31,7 @@ class Rank:
     rank: int = 0
     model: SmallModel = field(init=False)
     record: StartRecord = field(default_factory=StartRecord)
-    held: HeldCapture = field(default_factory=HeldCapture)
+    held: CaptureState = field(default_factory=CaptureState)
     said: list[str] = field(default_factory=list)
     told: EngineFacts | None = None
 
@@ -56,9 +56,9 @@ class Rank:
 def call_to(ranks: list[Rank]) -> Callable[..., list[Any]]:
     def call(method: str, *args: Any) -> list[Any]:
         acts: dict[str, Callable[..., Any]] = {
-            "ebbtide_flat_state": HeldCapture.state,
-            "ebbtide_flat_stage": HeldCapture.begin,
-            "ebbtide_flat_drop": HeldCapture.drop,
+            "ebbtide_flat_state": CaptureState.state,
+            "ebbtide_flat_stage": CaptureState.begin,
+            "ebbtide_flat_drop": CaptureState.drop,
         }
         return [acts[method](one.held, *args) for one in ranks]
 

@@ -11,8 +11,8 @@ from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control import agent_handles, fences
-from ebbtide_autoscaler.control.cluster_watch import Surroundings
-from ebbtide_autoscaler.control.fence_table import Fence, FenceBook
+from ebbtide_autoscaler.control.cluster_watch import ClusterWatch
+from ebbtide_autoscaler.control.fence_table import Fence, FenceTable
 from ebbtide_autoscaler.control.inbox import Inbox, heard
 
 HEAD, A, B = "head0000", NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
@@ -72,7 +72,7 @@ class Scene:
         self.stopped: list[str] = []
         self.killed: list[Agent] = []
         self.reports = Inbox(started_s=time.time())
-        self.book = FenceBook()
+        self.book = FenceTable()
         self.state = PoolState()
 
         def start_agent(node: str, lock_dir: str) -> Agent:
@@ -94,7 +94,7 @@ class Scene:
         monkeypatch.setattr(agent_handles, "start_agent", start_agent)
         monkeypatch.setattr(agent_handles, "stop_agent", self.stopped.append)
         monkeypatch.setattr(ray, "kill", lambda agent, no_restart: self.killed.append(agent))
-        self.around = Surroundings("p", self.reports, self.book, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
+        self.around = ClusterWatch("p", self.reports, self.book, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
 
     async def look(self) -> list[Any]:
         await self.around._look_at_nodes(1000, self.state)

@@ -67,9 +67,9 @@ def test_a_rename_is_carried_over_and_a_change_after_it_is_not(clone: Path) -> N
     for name, (case, stamp) in stamps.items():
         (clone / "benchmarks" / "results" / f"{name}.json").write_text(json.dumps(with_stamps({}, {case: stamp})))
     gateway = clone / "serve_apps" / "ebbtide_serve" / "gateway"
-    git(clone, "mv", str(gateway / "sse.py"), str(gateway / "event_stream.py"))
+    git(clone, "mv", str(gateway / "http" / "sse.py"), str(gateway / "http" / "event_stream.py"))
     for path in (clone / "serve_apps").rglob("*.py"):
-        path.write_text(path.read_text().replace("gateway.sse", "gateway.event_stream"))
+        path.write_text(path.read_text().replace("http.sse", "http.event_stream"))
     git(clone, "commit", "-q", "-a", "-m", "renamed")
     told = json.loads(evidence(clone, "show", "kills", "sim", "--json"))
     assert told["kills"]["stale"] == ["arbiter x parking"]
@@ -79,7 +79,7 @@ def test_a_rename_is_carried_over_and_a_change_after_it_is_not(clone: Path) -> N
     told = json.loads(evidence(clone, "show", "kills", "--json"))
     assert told["kills"]["fresh"] == ["arbiter x parking"]
 
-    hold = gateway / "hold.py"
+    hold = gateway / "admission" / "hold.py"
     hold.write_text(hold.read_text() + "\nCHANGED = True\n")
     told = json.loads(evidence(clone, "show", "kills", "--json"))
     assert told["kills"]["stale"] == ["arbiter x parking"]

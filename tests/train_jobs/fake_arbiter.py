@@ -9,13 +9,13 @@ from ebbtide.client.messages import (
     ControllerOrders,
     ControllerPhase,
     ControllerReport,
+    DesiredState,
     JobDirective,
     Lease,
     PoolRuntime,
     RankPhase,
     RankReport,
     SlotRef,
-    Want,
 )
 from ebbtide.pool.spec import JobSpec
 
@@ -26,7 +26,7 @@ class FakeJob:
 
     spec: JobSpec
     incarnation: str
-    want: Want = Want.RUN
+    want: DesiredState = DesiredState.RUN
     lease: Lease | None = None
     gang_epoch: int = 0  # of the lease that a new gang may start under: not of one by which a parked gang resumes
     number: int = 0
@@ -72,7 +72,7 @@ class FakeArbiter:
         if not job.controllers or replace(job.controllers[-1], seq=report.seq) != report:
             job.controllers.append(report)
         job.told_s = time.time()
-        if job.kill_gang or job.cancelled or job.lease is None or job.want is not Want.RUN:
+        if job.kill_gang or job.cancelled or job.lease is None or job.want is not DesiredState.RUN:
             waiting = report.phase is ControllerPhase.NO_GANG
             return ControllerOrders(None, job.why, cancelled=job.cancelled and waiting, kill_gang=job.kill_gang)
         if job.lease.epoch != job.gang_epoch:
@@ -82,16 +82,16 @@ class FakeArbiter:
     def report_rank(self, report: RankReport) -> JobDirective | None:
         job = self._jobs[report.job]
         if job.incarnation != report.incarnation:
-            return JobDirective(report.directive + 1, Want.STOP, None)
+            return JobDirective(report.directive + 1, DesiredState.STOP, None)
         job.ranks[report.rank] = report
-        return JobDirective(job.number, job.want, job.lease if job.want is Want.RUN else None)
+        return JobDirective(job.number, job.want, job.lease if job.want is DesiredState.RUN else None)
 
     def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
         if self._jobs[job].incarnation == incarnation and not self._jobs[job].outcome:
             self._jobs[job].outcome, self._jobs[job].detail = outcome, detail
 
     def park_job(self, job: str, reason: str, by: str) -> dict[str, Any]:
-        self.want(job, Want.PARK)
+        self.want(job, DesiredState.PARK)
         return {"changed": True, "held": {"by": by, "reason": reason}}
 
     def resume_job(self, job: str, by: str) -> dict[str, Any]:
@@ -158,27 +158,27 @@ class FakeArbiter:
     def _run(self, job: FakeJob, slots: tuple[SlotRef, ...]) -> Lease:
         self._epoch += 1
         job.lease = Lease(job.spec.name, self._epoch, slots)
-        job.want = Want.RUN
+        job.want = DesiredState.RUN
         job.number += 1
         return job.lease
 
-    def want(self, job: str, want: Want) -> None:
+    def want(self, job: str, want: DesiredState) -> None:
         self._jobs[job].want = want
         self._jobs[job].number += 1
 
     def cancel(self, job: str) -> None:
         self._jobs[job].cancelled = True
-        self.want(job, Want.CANCEL)
+        self.want(job, DesiredState.CANCEL)
 
     def lose(self, job: str) -> None:
         """Take its driver for dead, as after a long pause."""
         found = self._jobs[job]
         found.outcome, found.cancelled, found.kill_gang = "lost: silent", True, True
-        self.want(job, Want.STOP)
+        self.want(job, DesiredState.STOP)
 
     def kill_gang(self, job: str) -> None:
         self._jobs[job].kill_gang = True
-        self.want(job, Want.STOP)
+        self.want(job, DesiredState.STOP)
 
     def looked(self) -> int:
         """How often somebody has asked for the status."""

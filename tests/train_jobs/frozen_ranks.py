@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, SlotRef
 from ebbtide.helper.client import Helper
 from ebbtide.snapshot.driver.process_states import ProcessState
 from ebbtide.system.process import started_ticks
@@ -16,11 +16,11 @@ from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.verification.control_run import GangPlan
-from ebbtide_train.worker.cuda_context import FrozenContext
+from ebbtide_train.worker.cuda_context import CudaContext
 from tests.train_jobs import gangs, tiny
 
 
-def frozen_rank(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def frozen_rank(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """A rank of a gang, in a process of its own. Each time that it is frozen it adds a line to RUN_DIR/there: whether
     it still had its group, and who had let go of that."""
     run_dir = Path(plan.run_dir)
@@ -28,7 +28,7 @@ def frozen_rank(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> 
     assert started is not None
     lease = Lease("job", plan.epoch, tuple(SlotRef("here", index) for index in range(plan.world)))
     gate = gangs.NotingGate(wants, lease=lease, path=run_dir / f"reports-{plan.epoch}-{rank}")
-    context = FrozenContext(
+    context = CudaContext(
         Helper(run_dir.parent / "helper.sock"),
         f"job/{rank}",
         pid=os.getpid(),

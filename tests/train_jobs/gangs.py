@@ -7,7 +7,7 @@ from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ebbtide.client.messages import Lease, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, RankReport, SlotRef
 from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.step_log import StepLine, step_lines
 from ebbtide_train.verification.control_run import GangPlan, run_rank
@@ -37,7 +37,7 @@ def plan_of(run_dir: Path, *, world: int, epoch: int = 1, steps: int = 8, **more
     )
 
 
-def rank_main(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def rank_main(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """One rank with a scripted arbiter; its reports are kept beside the step logs."""
     lease = Lease("job", plan.epoch, tuple(SlotRef("here", index) for index in range(plan.world)))
     gate = NotingGate(wants, lease=lease, path=Path(plan.run_dir) / f"reports-{plan.epoch}-{rank}")
@@ -47,7 +47,7 @@ def rank_main(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> No
 class NotingGate(ScriptedGate):
     """Writes each report's phase, step and durable step to a file, for the test to wait on."""
 
-    def __init__(self, plan: Mapping[int, Want | Away], *, lease: Lease, path: Path) -> None:
+    def __init__(self, plan: Mapping[int, DesiredState | Away], *, lease: Lease, path: Path) -> None:
         super().__init__(plan, lease=lease)
         self._path = path
 
@@ -63,7 +63,7 @@ class NotingGate(ScriptedGate):
 
 
 def start(
-    plan: GangPlan, wants: Mapping[int, Want | Away] | None = None, main: Callable[..., None] = rank_main
+    plan: GangPlan, wants: Mapping[int, DesiredState | Away] | None = None, main: Callable[..., None] = rank_main
 ) -> list[BaseProcess]:
     """Start all ranks; only rank 0 hears ``wants``."""
     processes: list[BaseProcess] = []
@@ -81,7 +81,9 @@ def in_process(main: Callable[..., None], *given: object) -> None:
     join([process])
 
 
-def run(plan: GangPlan, wants: Mapping[int, Want | Away] | None = None, main: Callable[..., None] = rank_main) -> None:
+def run(
+    plan: GangPlan, wants: Mapping[int, DesiredState | Away] | None = None, main: Callable[..., None] = rank_main
+) -> None:
     """Run a gang to its end; every rank must end well."""
     join(start(plan, wants, main))
 

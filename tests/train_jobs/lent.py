@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, SlotRef
 from ebbtide.snapshot.eviction.tensor_eviction import Evicted
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_creation import SUFFIX, create_region
@@ -20,7 +20,7 @@ from ebbtide_train.session.errors import CheckpointFailed
 from ebbtide_train.session.loop import park as park_module
 from ebbtide_train.session.loop.member import Member
 from ebbtide_train.session.parking import host_state as host_state_module
-from ebbtide_train.session.parking.host_region import LentMemory
+from ebbtide_train.session.parking.host_region import LentRegion
 from ebbtide_train.session.parking.host_state import HostState
 from ebbtide_train.session.parking.leftover_regions import Left, Taken
 from ebbtide_train.session.parking.occupancy import Occupancy
@@ -67,12 +67,12 @@ class FolderLeft:
                 one.region.path.unlink()
 
 
-def rank_main(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def rank_main(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """As `gangs.rank_main`, with lent memory."""
     lease = Lease("job", plan.epoch, tuple(SlotRef("here", index) for index in range(plan.world)))
     gate = gangs.NotingGate(wants, lease=lease, path=Path(plan.run_dir) / f"reports-{plan.epoch}-{rank}")
     folder = folder_of(Path(plan.run_dir))
-    memory = LentMemory(FolderLender(folder), RegionKey("control", plan.epoch, rank))
+    memory = LentRegion(FolderLender(folder), RegionKey("control", plan.epoch, rank))
     run_rank(plan, rank, gate, memory=memory, left_behind=FolderLeft(folder))
 
 
@@ -91,7 +91,7 @@ def wait_at(edge: Path, world: int) -> None:
     )
 
 
-def at_edge(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def at_edge(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """As `rank_main`, in a gang that can publish nothing from `STEP` on and stands still at an edge of parking there.
 
     ``plan.args["edge"]`` names it, or one for each rank.

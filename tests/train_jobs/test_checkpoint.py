@@ -10,7 +10,7 @@ import torch
 
 from ebbtide.config.sections.storage_section import StorageSection
 from ebbtide.ledger.epoch_log import EpochLog
-from ebbtide.storage.checkpoints.manager.resume_decision import go_on_from, runs
+from ebbtide.storage.checkpoints.manager.resume_decision import resume_from, runs
 from ebbtide.storage.checkpoints.run_directory.cleanup import of_checkpoint
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, RunPaths
 from ebbtide.storage.checkpoints.run_directory.run_survey import read_start
@@ -190,8 +190,8 @@ def test_what_is_damaged_is_leaned_on_by_nobody(tmp_path: Path, monkeypatch: pyt
     assert read_start(paths, 2) is None
     checkpoints = CheckpointStore(tmp_path)._checkpoints
     with pytest.raises(Refused, match=r"is damaged.*state\.json"):
-        go_on_from(checkpoints, CheckpointId(1, 20), who="me", now_s=1.0)
-    decided = go_on_from(checkpoints, CheckpointId(1, 10), who="me", now_s=1.0)
+        resume_from(checkpoints, CheckpointId(1, 20), who="me", now_s=1.0)
+    decided = resume_from(checkpoints, CheckpointId(1, 10), who="me", now_s=1.0)
     assert (decided.epoch, decided.lost_steps, str(decided.instead_of)) == (3, 10, "e1/step-20")
     [line] = [json.loads(text) for text in (tmp_path / "decisions.jsonl").read_text().splitlines()]
     assert (line["checkpoint"], line["lost_steps"], line["who"]) == ("e1/step-10", 10, "me")
@@ -199,7 +199,7 @@ def test_what_is_damaged_is_leaned_on_by_nobody(tmp_path: Path, monkeypatch: pyt
     assert str(running.begin(4)) == "e1/step-10"
     publish(running, 15, epoch=4)
     with pytest.raises(Refused, match="runs, or is parked"):
-        go_on_from(checkpoints, CheckpointId(1, 10), who="me", now_s=1.0)
+        resume_from(checkpoints, CheckpointId(1, 10), who="me", now_s=1.0)
     running.close()
     assert not runs(paths)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.messages import RankReport, Want
+from ebbtide.client.messages import DesiredState, RankReport
 from ebbtide.storage.checkpoints.manager.two_phase_save import Saving
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide_train.session.coordination.gate import Away
@@ -60,7 +60,7 @@ def test_a_rank_killed_while_parked_loses_nothing_once_the_spill_is_committed(
     goes_on(tmp_path, calm, lost=0)
 
 
-def _dies_at_step_7(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def _dies_at_step_7(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """Rank 1 kills itself in the middle of its eighth step, after a commit at step 4."""
     from tests.train_jobs import tiny
 
@@ -91,7 +91,7 @@ def test_a_rank_killed_in_a_step_costs_the_steps_since_the_commit(tmp_path: Path
     goes_on(tmp_path, calm, lost=3)
 
 
-def _stuck_in_spill(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def _stuck_in_spill(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """The checkpoint of step 6 is written but its commit never comes."""
     plain_commit = Saving.commit
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, RankPhase, RankReport, SlotRef
 from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.errors import NoRoom
@@ -36,7 +36,7 @@ LEASE = Lease("job", 7, (SlotRef("here", 0),))
 
 def run_here(
     run_dir: Path,
-    wants: Mapping[int, Want | Away],
+    wants: Mapping[int, DesiredState | Away],
     gate: ScriptedGate | None = None,
     *,
     steps: int = 6,
@@ -73,7 +73,7 @@ def test_a_full_disk_keeps_the_job_running_instead_of_losing_steps(
 
     monkeypatch.setattr(CheckpointStore, "publish", full)
     monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
-    gate = TakenBack({2: Want.STOP}, lease=LEASE)
+    gate = TakenBack({2: DesiredState.STOP}, lease=LEASE)
     run_here(tmp_path, {}, gate)
     assert [line.step for line in step_lines(tmp_path)] == list(range(6))
     refused = [report for report in gate.reports if report.park_refused]
@@ -90,7 +90,7 @@ class TakenBack(ScriptedGate):
     def report(self, report: RankReport) -> None:
         super().report(report)
         if len([r for r in self.reports if r.park_refused]) == 3 and report.park_refused:
-            self._say(Want.RUN, self._lease)
+            self._say(DesiredState.RUN, self._lease)
 
 
 @pytest.mark.proves("the last step is committed before the job is done")
@@ -184,7 +184,7 @@ def test_without_a_copy_training_goes_on_and_says_so(
 class Replaced(ScriptedGate):
     """A later gang begins when the second step has ended; orders are taken back in the end, or it would go on."""
 
-    def __init__(self, run_dir: Path, wants: Mapping[int, Want | Away]) -> None:
+    def __init__(self, run_dir: Path, wants: Mapping[int, DesiredState | Away]) -> None:
         super().__init__(wants, lease=LEASE)
         self._run_dir, self._begun = run_dir, False
         self.looks = 0
@@ -199,7 +199,7 @@ class Replaced(ScriptedGate):
             CheckpointStore(self._run_dir).begin(8)
         super().report(report)
         if len([one for one in self.reports if one.park_refused or one.commit_error]) == 5:
-            self._say(Want.RUN, self._lease)
+            self._say(DesiredState.RUN, self._lease)
 
 
 class NotedLock:
@@ -221,9 +221,11 @@ PATIENCE = 300  # looks at the gate
     "a gang whose commits can never count leaves when it is told to stop",
     "a gang whose commits can never count leaves while it is parked",
 )
-@pytest.mark.parametrize("wants", [{3: Want.STOP}, {3: Away(polls=PATIENCE)}, {3: Away(then=Want.STOP)}, {}])
+@pytest.mark.parametrize(
+    "wants", [{3: DesiredState.STOP}, {3: Away(polls=PATIENCE)}, {3: Away(then=DesiredState.STOP)}, {}]
+)
 def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wants: Mapping[int, Want | Away]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wants: Mapping[int, DesiredState | Away]
 ) -> None:
     """Told to stop, parked, told to stop while it is parked, and while it trains: it can never commit again."""
     monkeypatch.setattr(safe_point_module, "RETRY_S", 0.01)
@@ -286,7 +288,7 @@ def test_a_parked_gang_that_shall_leave_and_cannot_commit_says_why_each_time(
 
     monkeypatch.setattr(CheckpointStore, "publish", full)
     monkeypatch.setattr(park_module, "RETRY_S", 0.01)
-    gate = ScriptedGate({2: Away(then=Want.STOP)}, lease=LEASE)
+    gate = ScriptedGate({2: Away(then=DesiredState.STOP)}, lease=LEASE)
     with pytest.raises(Preempted):
         run_here(tmp_path, {}, gate)
     said = [report.commit_error for report in gate.reports if report.phase is RankPhase.PARKED]
@@ -338,7 +340,7 @@ def test_a_checkpoint_that_hangs_holds_up_no_step(tmp_path: Path, monkeypatch: p
     first = next(one for one in kept if one["at"] == 1)
     undisturbed = tmp_path / "undisturbed"
     with pytest.raises(Preempted):
-        run_here(undisturbed, {1: Want.STOP})
+        run_here(undisturbed, {1: DesiredState.STOP})
     store = CheckpointStore(undisturbed)
     newest = store.newest()
     assert newest is not None and newest.step == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from torch.nn.parallel import DistributedDataParallel
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.session.coordination.gate import Away
-from ebbtide_train.session.state.ddp_wrapper import Prepared
+from ebbtide_train.session.state.ddp_wrapper import DdpWrapper
 from ebbtide_train.session.step_log import gang_lines, step_lines
 from ebbtide_train.verification import plain_training
 from ebbtide_train.verification.control_run import GangPlan, Segment, replay
@@ -32,7 +32,7 @@ def test_parks_and_restarts_leave_no_trace(tmp_path: Path, world: int, bucket_ca
 
     gangs.run(plan("calm"))
     gangs.run(plan("parked"), {2: Away(), 5: Away(polls=5)}, lent.rank_main)
-    gangs.run(plan("stopped"), {3: Want.STOP})
+    gangs.run(plan("stopped"), {3: DesiredState.STOP})
     gangs.run(gangs.stopping(plan("stopped"), epoch=2), {6: Away()})
 
     calm = step_lines(tmp_path / "calm")
@@ -45,11 +45,11 @@ def test_parks_and_restarts_leave_no_trace(tmp_path: Path, world: int, bucket_ca
     assert len({text.split()[0] for text in gangs.digests(tmp_path / "calm", world)}) == 1, "ranks hold one model"
 
 
-def _without_remedy(plan: GangPlan, rank: int, wants: dict[int, Want | Away]) -> None:
-    def wrap(self: Prepared, *, device: object, bucket_cap_mb: float, init_sync: bool) -> None:
+def _without_remedy(plan: GangPlan, rank: int, wants: dict[int, DesiredState | Away]) -> None:
+    def wrap(self: DdpWrapper, *, device: object, bucket_cap_mb: float, init_sync: bool) -> None:
         self._wrap[:] = [DistributedDataParallel(self.module, bucket_cap_mb=bucket_cap_mb, init_sync=init_sync)]
 
-    Prepared.wrap = wrap  # type: ignore[method-assign]
+    DdpWrapper.wrap = wrap  # type: ignore[method-assign]
     gangs.rank_main(plan, rank, wants)
 
 
@@ -63,8 +63,8 @@ def test_without_the_remedy_three_workers_would_differ(tmp_path: Path) -> None:
 def test_changing_the_number_of_workers_equals_a_control_run_with_the_same_changes(tmp_path: Path) -> None:
     """The job: 2 workers, parked once, shrunk to 1, grown to 3. The control run: fresh processes, undisturbed."""
     job = tmp_path / "job"
-    gangs.run(gangs.plan_of(job, world=2, steps=9, dropout=0.1), {2: Away(), 4: Want.STOP})
-    gangs.run(gangs.plan_of(job, world=1, epoch=10, steps=9, dropout=0.1), {6: Want.STOP})
+    gangs.run(gangs.plan_of(job, world=2, steps=9, dropout=0.1), {2: Away(), 4: DesiredState.STOP})
+    gangs.run(gangs.plan_of(job, world=1, epoch=10, steps=9, dropout=0.1), {6: DesiredState.STOP})
     gangs.run(gangs.plan_of(job, world=3, epoch=11, steps=9, dropout=0.1))
     lines = step_lines(job)
     segments = segments_of(lines)
@@ -85,7 +85,7 @@ def test_changing_the_number_of_workers_equals_a_control_run_with_the_same_chang
 def test_a_plain_pytorch_loop_gives_the_same_losses(tmp_path: Path, world: int) -> None:
     """From nothing for four steps, then from the session's checkpoint for the rest; uneven shares at two workers."""
     job = tmp_path / "job"
-    gangs.run(gangs.plan_of(job, world=world, steps=8, dropout=0.2, global_batch=7), {1: Away(), 4: Want.STOP})
+    gangs.run(gangs.plan_of(job, world=world, steps=8, dropout=0.2, global_batch=7), {1: Away(), 4: DesiredState.STOP})
     session = final_steps(step_lines(job))
     for first in (0, 4):
         run = plain_training.PlainRun(

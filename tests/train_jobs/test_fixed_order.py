@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.errors import SessionMisuse
 from ebbtide_train.session.state import ddp_bucket_order
-from ebbtide_train.session.state.ddp_wrapper import Prepared
+from ebbtide_train.session.state.ddp_wrapper import DdpWrapper
 from ebbtide_train.session.step_log import step_lines
 from ebbtide_train.verification.step_log_comparison import compare
 from tests.train_jobs import gangs
@@ -97,7 +97,7 @@ def test_without_these_calls_of_torch_s_it_is_made_so_that_it_never_rebuilds(
 @pytest.mark.parametrize("said", [False, True])
 def test_parameters_that_are_left_out_are_told_of_at_once_unless_it_is_meant(said: bool) -> None:
     model = Layers()
-    prepared = Prepared(model, unused_parameters=said)
+    prepared = DdpWrapper(model, unused_parameters=said)
     prepared.wrap(device=torch.device("cpu"), bucket_cap_mb=25.0, init_sync=True)
     prepared(torch.ones(2, 64)).sum().backward()
     prepared.end_step()
@@ -112,12 +112,12 @@ def test_parameters_that_are_left_out_are_told_of_at_once_unless_it_is_meant(sai
 
 def _meaning_it(plan: Any, rank: int, wants: Any) -> None:
     """The tiny job, whose author has said that parameters may be left out."""
-    init = Prepared.__init__
+    init = DdpWrapper.__init__
 
-    def said(self: Prepared, module: nn.Module, *, unused_parameters: bool = False) -> None:
+    def said(self: DdpWrapper, module: nn.Module, *, unused_parameters: bool = False) -> None:
         init(self, module, unused_parameters=True)
 
-    Prepared.__init__ = said  # type: ignore[method-assign]
+    DdpWrapper.__init__ = said  # type: ignore[method-assign]
     gangs.rank_main(plan, rank, wants)
 
 

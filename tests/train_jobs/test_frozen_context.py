@@ -20,7 +20,7 @@ from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import GangBroken
 from ebbtide_train.session.parking.device_context import ContextStays
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.worker.cuda_context import FrozenContext
+from ebbtide_train.worker.cuda_context import CudaContext
 from tests.platform.helper.trees import Running, helping
 from tests.train_jobs import gangs, tiny
 from tests.train_jobs.frozen_ranks import frozen_rank
@@ -63,7 +63,7 @@ class NotedLock:
         self._notes.append(("release", self._driver.state(os.getpid())))
 
 
-def context_of(running: Running, driver: FakeDriver, *, read_back_s: float = 5.0) -> FrozenContext:
+def context_of(running: Running, driver: FakeDriver, *, read_back_s: float = 5.0) -> CudaContext:
     """Of this very process; fails if it does anything on the device that a frozen process could not."""
     started = started_ticks(os.getpid())
     assert started is not None
@@ -71,7 +71,7 @@ def context_of(running: Running, driver: FakeDriver, *, read_back_s: float = 5.0
     def must_run() -> None:
         assert driver.state(os.getpid()) is ProcessState.RUNNING
 
-    return FrozenContext(
+    return CudaContext(
         running.helper,
         "job/0",
         pid=os.getpid(),
@@ -83,7 +83,7 @@ def context_of(running: Running, driver: FakeDriver, *, read_back_s: float = 5.0
 
 
 def train(
-    run_dir: Path, gate: ScriptedGate, context: FrozenContext | ContextStays, notes: Notes, driver: FakeDriver
+    run_dir: Path, gate: ScriptedGate, context: CudaContext | ContextStays, notes: Notes, driver: FakeDriver
 ) -> None:
     plan = gangs.plan_of(run_dir, world=1, epoch=7)
     session = TrainingSession(
@@ -175,7 +175,7 @@ def test_a_helper_that_is_gone_refuses_and_one_that_was_never_there_too(
         context.rehearse()
         assert context.refusal() == ""
         assert "freeze of a training rank = by the helper: tried, and back" in capsys.readouterr().err
-        never = FrozenContext(
+        never = CudaContext(
             type(running.helper)(folder / "nowhere"), "job/0", pid=os.getpid(), started=1, warm_up=print, let_go=print
         )
         never.rehearse()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.client.messages import RankPhase, RankReport, Want
+from ebbtide.client.messages import DesiredState, RankPhase, RankReport
 from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
 from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.verification.control_run import GangPlan
@@ -64,7 +64,7 @@ def test_what_is_parked_and_cannot_be_spilled_goes_on_from_memory_and_is_spilled
 
 def test_a_gang_that_must_leave_stays_and_says_why_until_there_is_room(tmp_path: Path, small: Path) -> None:
     plan = plan_of(small / "job")
-    ranks = gangs.start(plan, {3: Want.STOP})
+    ranks = gangs.start(plan, {3: DesiredState.STOP})
     try:
         gangs.wait_until(
             lambda: any(

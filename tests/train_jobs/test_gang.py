@@ -14,7 +14,7 @@ from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.system.process import started_ticks
 from ebbtide_train.controller import gang as gang_module
 from ebbtide_train.controller.gang import ELSEWHERE_S, PATIENCE_S, Gang
-from ebbtide_train.worker.worker_metadata import Introduction
+from ebbtide_train.worker.worker_metadata import WorkerMetadata
 from tests.train_jobs.conftest import wait_until
 
 LEASE = Lease("job", 7, (SlotRef("here", 0), SlotRef("there", 0)))
@@ -41,8 +41,8 @@ def worker(node: str, pid: int) -> Any:
     return SimpleNamespace(actor=None, metadata=SimpleNamespace(node_id=node, pid=pid))
 
 
-def said(pid: int, started: int) -> Introduction:
-    return Introduction(pid, started, ("out", "err"), "127.0.0.1", "lo", 1)
+def said(pid: int, started: int) -> WorkerMetadata:
+    return WorkerMetadata(pid, started, ("out", "err"), "127.0.0.1", "lo", 1)
 
 
 def test_a_gang_that_never_had_a_worker_is_gone(clock: list[float]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
-from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, RankPhase, RankReport, SlotRef
 from ebbtide.snapshot.errors import NotEvictable
 from ebbtide.snapshot.eviction.tensor_eviction import plan
 from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
@@ -22,7 +22,7 @@ from ebbtide.storage.errors import NoRoom
 from ebbtide.system.process_memory import anonymous_bytes
 from ebbtide_train.session.checkpoints import durability as durability_module
 from ebbtide_train.session.coordination.gate import Away, ScriptedGate
-from ebbtide_train.session.parking.host_region import LentMemory
+from ebbtide_train.session.parking.host_region import LentRegion
 from ebbtide_train.session.parking.park_hindrances import _by_fork, obstacle
 from ebbtide_train.verification.control_run import GangPlan, run_rank
 from tests.builders.training import once_durable
@@ -113,7 +113,7 @@ def _exists(path: Path, report: RankReport) -> bool:
     return path.exists()
 
 
-def _noting_memory(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def _noting_memory(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     report = gangs.NotingGate.report
 
     def noting(self: gangs.NotingGate, said: RankReport) -> None:
@@ -166,7 +166,7 @@ def test_a_full_disk_keeps_what_is_parked_and_is_told(tmp_path: Path, monkeypatc
     lease = Lease("job", 7, (SlotRef("here", 0),))
     gate = Looking({2: Away(until=once_durable)}, lease=lease)
     plan = gangs.plan_of(tmp_path / "job", world=1, epoch=7, steps=4)
-    memory = LentMemory(lent.FolderLender(folder), RegionKey("control", 7, 0))
+    memory = LentRegion(lent.FolderLender(folder), RegionKey("control", 7, 0))
     try:
         run_rank(plan, 0, gate, memory=memory)
     finally:

@@ -19,7 +19,7 @@ from ebbtide_train.session.errors import CheckpointMismatch
 from ebbtide_train.session.parking import takeover as rescue_module
 from ebbtide_train.session.parking.host_checkpoint import Owner, Portable
 from ebbtide_train.session.parking.leftover_regions import Left, Outcome, Taken, over, worth_having
-from ebbtide_train.session.parking.takeover import rescue, settle
+from ebbtide_train.session.parking.takeover import settle, take_over
 from ebbtide_train.session.step_log import GangLine, note_gang
 from tests.builders.training import Nodes
 from tests.train_jobs import gangs
@@ -123,7 +123,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def found_by(run_dir: Path, nodes: Nodes, *, patience_s: float = 10.0) -> tuple[int, list[str]]:
     told: list[str] = []
     settings = replace(gangs.plan_of(run_dir, world=1, epoch=8).settings(0), last_commit_s=patience_s)
-    return rescue(settings, nodes, told.append), told
+    return take_over(settings, nodes, told.append), told
 
 
 MINE = region(note=note(epoch=7, ledger=""))

@@ -14,7 +14,7 @@ from ebbtide.snapshot.eviction.host_memory import OwnMemory
 from ebbtide.snapshot.eviction.page_lock import PageLock
 from ebbtide.snapshot.eviction.tensor_eviction import plan
 from ebbtide.snapshot.nccl import DEFAULTS
-from ebbtide_train.session.coordination.file_barrier import answer
+from ebbtide_train.session.coordination.file_barrier import file_barrier
 from ebbtide_train.session.coordination.gate import SilentGate
 from ebbtide_train.session.coordination.process_group import Group
 from ebbtide_train.session.coordination.rendezvous import folder_of
@@ -25,7 +25,7 @@ from ebbtide_train.session.parking.device_context import NothingStays
 from ebbtide_train.session.parking.host_state import HostState
 from ebbtide_train.session.parking.occupancy import NoLock, Occupancy
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.train_state import TrainState
 from ebbtide_train.session.step_log import gang_lines
 from tests.train_jobs import gangs, tiny
 
@@ -77,9 +77,9 @@ def vacate(occupancy: Occupancy) -> None:
     occupancy.vacate(None)  # type: ignore[arg-type] # nothing is wrapped
 
 
-def tracked() -> Tracked:
+def tracked() -> TrainState:
     model = torch.nn.Linear(2, 2)
-    return Tracked(model, torch.optim.SGD(model.parameters()), None, {})
+    return TrainState(model, torch.optim.SGD(model.parameters()), None, {})
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_no_rank_is_frozen_while_another_has_its_group_still(tmp_path: Path) -> 
 
 
 def test_a_rank_whose_peer_hangs_in_its_group_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(occupancy_module, "answer", lambda *given, **named: answer(*given, **named, wait_s=0.0))
+    monkeypatch.setattr(occupancy_module, "answer", lambda *given, **named: file_barrier(*given, **named, wait_s=0.0))
     alone, _ = occupancy_of(tmp_path, world=2)
     with pytest.raises(GangBroken, match=r"ranks \[1\]"):
         vacate(alone)

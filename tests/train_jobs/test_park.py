@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from ebbtide.client.messages import Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, RankPhase, RankReport, SlotRef
 from ebbtide.snapshot.errors import HostMemoryShort
 from ebbtide.storage.checkpoints.state import rank_file
 from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
@@ -20,7 +20,7 @@ from ebbtide_train.session.errors import GangBroken, Preempted
 from ebbtide_train.session.loop import park as park_module
 from ebbtide_train.session.parking.occupancy import Occupancy
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.train_state import TrainState
 from tests.builders.training import parameters
 from tests.train_jobs import gangs, tiny
 
@@ -60,7 +60,7 @@ def test_a_second_park_leaves_the_state_alone_that_the_first_one_still_writes(
     monkeypatch.setattr(CheckpointStore, "publish", slow)
     train(tmp_path / "job", Again({2: Away(), 4: Away()}, lease=LEASE))
     with pytest.raises(Preempted):
-        train(tmp_path / "calm", ScriptedGate({2: Want.STOP}, lease=LEASE))
+        train(tmp_path / "calm", ScriptedGate({2: DesiredState.STOP}, lease=LEASE))
     assert torch.equal(kept["job"], kept["calm"])
 
 
@@ -112,11 +112,11 @@ def test_where_no_memory_is_lent_the_checkpoint_to_leave_with_is_written_straigh
         return fill(sources)
 
     monkeypatch.setattr(rank_file, "_from_tensors", noted)
-    gate = ScriptedGate({2: Away(), 4: Want.STOP}, lease=LEASE)
+    gate = ScriptedGate({2: Away(), 4: DesiredState.STOP}, lease=LEASE)
     session = TrainingSession(gangs.plan_of(tmp_path, world=1, epoch=7).settings(0), gate, memory=NothingToLend())
     leave, tracked = Occupancy.leave, set[int]()
 
-    def leaving(self: Occupancy, prepared: Any, what: Tracked | None, **how: Any) -> None:
+    def leaving(self: Occupancy, prepared: Any, what: TrainState | None, **how: Any) -> None:
         assert what is not None
         tracked.update(tensor.data_ptr() for _, tensor in what.tensors())
         leave(self, prepared, what, **how)

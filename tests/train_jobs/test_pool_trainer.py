@@ -8,7 +8,7 @@ import pytest
 from ray.util.placement_group import placement_group_table
 
 from ebbtide.agent.slot_locks.slot_lock import probe
-from ebbtide.client.messages import ControllerPhase, RankPhase, SlotRef, Want
+from ebbtide.client.messages import ControllerPhase, DesiredState, RankPhase, SlotRef
 from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
 from ebbtide_train.session.step_log import step_lines
 from tests.builders.training import SETTINGS
@@ -40,7 +40,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     slots = [SlotRef(pool.node, index) for index in range(3)]
     assert [probe(pool.lock_dir, slot).pid for slot in slots[:2]] == [pids[0], pids[1]]  # type: ignore[union-attr]
 
-    pool.call("want", "tide", Want.PARK)
+    pool.call("want", "tide", DesiredState.PARK)
     pool.ranks("tide", RankPhase.PARKED, 2)
     pool.seen_by_driver()
     assert [probe(pool.lock_dir, slot) for slot in slots] == [None, None, None]
@@ -50,7 +50,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     assert {report.lease_epoch for report in again.values()} == {resumed.epoch}
     assert pool.controller("tide").lease_epoch == first.epoch  # the gang is still the one started then
 
-    pool.call("want", "tide", Want.STOP)
+    pool.call("want", "tide", DesiredState.STOP)
     stopped = pool.no_gang("tide", first.epoch)
     assert stopped.failures == 0
     assert not any(alive(pid) for pid in pids.values())
@@ -61,7 +61,7 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     second = pool.grant("tide", 0, 1, 2)
     three = pool.ranks("tide", RankPhase.RUNNING, 3)
     assert {r.lost_steps for r in three.values()} == {0}
-    pool.call("want", "tide", Want.PARK)
+    pool.call("want", "tide", DesiredState.PARK)
     parked = pool.ranks("tide", RankPhase.PARKED, 3)
     pool.spilled("tide")
     os.kill(parked[1].pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_comm
     driver = pool.submit("orphan", args, SETTINGS)
     pool.grant("orphan", 0, 1)
     ranks = pool.ranks("orphan", RankPhase.RUNNING, 2)
-    pool.call("want", "orphan", Want.PARK)
+    pool.call("want", "orphan", DesiredState.PARK)
     parked = pool.ranks("orphan", RankPhase.PARKED, 2)
     pool.spilled("orphan")
     driver.kill()
@@ -151,14 +151,14 @@ def test_a_controller_that_is_killed_in_the_middle_of_a_move_leaves_no_rank_and_
         pool.until(name, lambda: pool.call("job", name).ranks[0].step > rank.step, "a step")  # noqa: B023
         controller, incarnation = pool.controllers()[-1], pool.call("job", name).incarnation
         if move in ("parked", "resuming"):
-            pool.call("want", name, Want.PARK)
+            pool.call("want", name, DesiredState.PARK)
             parked = pool.ranks(name, RankPhase.PARKED, 1)
             pool.spilled(name)
             assert durable_step(run_dir) == parked[0].step
         if move == "resuming":
             pool.call("resume", name)
         elif move != "parked":
-            pool.call("want", name, Want.PARK if move == "parking" else Want.STOP)
+            pool.call("want", name, DesiredState.PARK if move == "parking" else DesiredState.STOP)
         controller.kill()
         pool.until(name, lambda: pool.call("job", name).incarnation != incarnation, "to be submitted again")  # noqa: B023
         pool.until(name, lambda: not alive(rank.pid), f"its rank to go, {move}")  # noqa: B023

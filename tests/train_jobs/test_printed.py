@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ebbtide_train.controller.failed_rank_output import last_words
+from ebbtide_train.controller.failed_rank_output import failed_rank_output
 from ebbtide_train.controller.gang import Member
 from ebbtide_train.output_tail import cut, tail
 
@@ -37,11 +37,11 @@ def test_only_failed_ranks_speak_and_those_of_other_nodes_are_asked_there(tmp_pa
         asked.append((node, paths))
         return "from there"
 
-    found = last_words(members, [1, 2, -1], here="here", there=there)
+    found = failed_rank_output(members, [1, 2, -1], here="here", there=there)
     assert asked == [("there", (str(tmp_path / "1"),))]
     assert found.startswith("-- rank 1 --\nfrom there\n-- rank 2 --\nrank 2 says\n")
     assert "rank 0" not in found and len(found) <= 2000
 
 
 def test_a_failed_controller_has_no_ranks_to_quote() -> None:
-    assert last_words([], [-1], here="here") == ""
+    assert failed_rank_output([], [-1], here="here") == ""

@@ -17,7 +17,7 @@ from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch
 from ebbtide_train.session.parking import takeover as module
 from ebbtide_train.session.parking.host_checkpoint import Owner, Portable
 from ebbtide_train.session.parking.leftover_regions import Outcome
-from ebbtide_train.session.parking.takeover import publish_region, rescue
+from ebbtide_train.session.parking.takeover import publish_region, take_over
 from tests.builders.training import Nodes
 from tests.train_jobs import gangs
 
@@ -129,4 +129,4 @@ def test_a_run_that_cannot_be_read_lets_no_gang_begin(run_dir: Path, monkeypatch
 
     monkeypatch.setattr(module, "look", unread)
     with pytest.raises(CheckpointMismatch, match="this gang cannot begin"):
-        rescue(gangs.plan_of(run_dir, world=1, epoch=8).settings(0), Nodes({}), print)
+        take_over(gangs.plan_of(run_dir, world=1, epoch=8).settings(0), Nodes({}), print)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, RankPhase, RankReport, SlotRef
 from ebbtide_train.arbiter_client.rank_gate import RankGate
 from tests.train_jobs.fake_link import FakeLink
 
@@ -14,7 +14,7 @@ REPORT = RankReport("job", "a", 0, 1, "node", 1, 4, 0, RankPhase.STARTING, 0, 0)
 
 
 def run_under(epoch: int, number: int) -> JobDirective:
-    return JobDirective(number, Want.RUN, Lease("job", epoch, (SlotRef("node", 0),)))
+    return JobDirective(number, DesiredState.RUN, Lease("job", epoch, (SlotRef("node", 0),)))
 
 
 def heard(link: FakeLink) -> list[RankReport]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide.snapshot.regions.header import HEADER_BYTES
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_states import RegionState
@@ -144,7 +144,7 @@ def test_damaged_memory_is_never_used(tmp_path: Path, calm: dict[int, Path], at:
     must_equal(tmp_path / "job", calm[1], 1)
 
 
-def _one_cannot_copy(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def _one_cannot_copy(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -156,7 +156,7 @@ def _one_cannot_copy(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]
 def test_if_one_rank_cannot_copy_all_run_on_in_place_and_say_why(tmp_path: Path, calm: dict[int, Path]) -> None:
     """Nothing was freed, on any rank."""
     plan = gangs.plan_of(tmp_path / "job", world=2, steps=8, dropout=0.1)
-    gangs.run(plan, {STEP: Away(), 7: Want.RUN}, _one_cannot_copy)
+    gangs.run(plan, {STEP: Away(), 7: DesiredState.RUN}, _one_cannot_copy)
     must_equal(tmp_path / "job", calm[2], 2)
     for rank in (0, 1):
         said = "\n".join(gangs.reports(plan, rank))

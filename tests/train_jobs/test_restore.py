@@ -14,7 +14,7 @@ import pytest
 from ray.job_submission import JobSubmissionClient
 
 from ebbtide.client.job_actuator import CannotRestore
-from ebbtide.client.messages import RankPhase, RankReport, Want
+from ebbtide.client.messages import DesiredState, RankPhase, RankReport
 from ebbtide.pool.ids import JobName
 from ebbtide_train.actuator import TrainActuator
 from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
@@ -116,7 +116,7 @@ def test_a_job_comes_back_once_after_its_driver_was_killed(shared: Path, tmp_pat
         until(pool, first, lambda: pool.call("job", TIDE), "the job to register")
         pool.grant(TIDE, 0)
         rank = pool.ranks(TIDE, RankPhase.RUNNING, 1)[0]
-        pool.call("want", TIDE, Want.PARK)
+        pool.call("want", TIDE, DesiredState.PARK)
         parked = pool.ranks(TIDE, RankPhase.PARKED, 1)[0]
         pool.spilled(TIDE)
         before = pool.call("job", TIDE).incarnation

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.session.checkpoints.checkpoint_ref import Ref, durable_step
 from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.coordination.gate import Away
@@ -18,7 +18,7 @@ from tests.train_jobs import gangs
 pytestmark = pytest.mark.timeout(150)
 
 
-def _held_up(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def _held_up(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """The first attempt to commit waits to be told, and then fails."""
     publish, calls, folder = CheckpointStore.publish, [0], Path(plan.run_dir)
 
@@ -37,7 +37,7 @@ def _held_up(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> Non
 
 def test_no_rank_leaves_before_the_first_has_committed(tmp_path: Path) -> None:
     plan = gangs.plan_of(tmp_path, world=2, steps=6)
-    ranks = gangs.start(plan, {3: Want.STOP}, _held_up)
+    ranks = gangs.start(plan, {3: DesiredState.STOP}, _held_up)
     try:
         gangs.wait_until((tmp_path / "in commit").exists, what="the commit to begin", timeout_s=60.0)
         time.sleep(0.3)

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import ebbtide_train
-from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, RankPhase, RankReport, SlotRef
 from ebbtide.system.process_memory import anonymous_bytes
 from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
-from ebbtide_train.session.coordination.directives import Orders
+from ebbtide_train.session.coordination.directives import Directives
 from ebbtide_train.session.coordination.gate import Away, Gate, ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import (
@@ -42,7 +42,7 @@ def settings_of(run_dir: Path, **more: object) -> SessionSettings:
 
 
 def run_here(
-    run_dir: Path, wants: Mapping[int, Want | Away], gate: ScriptedGate | None = None, **more: object
+    run_dir: Path, wants: Mapping[int, DesiredState | Away], gate: ScriptedGate | None = None, **more: object
 ) -> ScriptedGate:
     """Train the tiny job in this process; its global switches are put back."""
     gate = gate or ScriptedGate(wants, lease=LEASE)
@@ -56,7 +56,7 @@ def run_here(
 
 @pytest.mark.proves("a gang that is told to stop commits before it leaves")
 def test_cancelling_commits_and_says_so(tmp_path: Path) -> None:
-    gate = ScriptedGate({3: Want.CANCEL}, lease=LEASE)
+    gate = ScriptedGate({3: DesiredState.CANCEL}, lease=LEASE)
     with pytest.raises(Cancelled):
         run_here(tmp_path, {}, gate)
     assert (gate.reports[-1].phase, gate.reports[-1].durable_step) == (RankPhase.STOPPED, 3)
@@ -64,10 +64,10 @@ def test_cancelling_commits_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("a gang goes on with the step after the one that it restored")
-@pytest.mark.parametrize("then", [Want.STOP, Want.CANCEL])
-def test_a_parked_job_leaves_with_its_spill_committed(tmp_path: Path, then: Want) -> None:
+@pytest.mark.parametrize("then", [DesiredState.STOP, DesiredState.CANCEL])
+def test_a_parked_job_leaves_with_its_spill_committed(tmp_path: Path, then: DesiredState) -> None:
     gate = ScriptedGate({2: Away(then=then)}, lease=LEASE)
-    with pytest.raises(Preempted if then is Want.STOP else Cancelled):
+    with pytest.raises(Preempted if then is DesiredState.STOP else Cancelled):
         run_here(tmp_path, {}, gate)
     assert (gate.reports[-1].phase, gate.reports[-1].durable_step) == (RankPhase.STOPPED, 2)
     run_here(tmp_path, {})
@@ -76,7 +76,7 @@ def test_a_parked_job_leaves_with_its_spill_committed(tmp_path: Path, then: Want
 
 @pytest.mark.proves("a preemption that the author swallowed is raised again")
 def test_a_swallowed_preemption_is_raised_again(tmp_path: Path) -> None:
-    gate = ScriptedGate({1: Want.STOP}, lease=LEASE)
+    gate = ScriptedGate({1: DesiredState.STOP}, lease=LEASE)
     with pytest.raises(Preempted), activate(TrainingSession(settings_of(tmp_path), gate)):
         try:
             tiny.train({"steps": 6})
@@ -207,7 +207,7 @@ def test_the_slot_lock_spans_every_moment_with_memory_on_the_slot(
 
     monkeypatch.setattr(tiny, "build", build)
     NotedLock.events = []
-    gate = ScriptedGate({2: Away(), 4: Want.STOP}, lease=LEASE)
+    gate = ScriptedGate({2: Away(), 4: DesiredState.STOP}, lease=LEASE)
     with pytest.raises(Preempted), activate(TrainingSession(settings_of(tmp_path), gate, lock_for=NotedLock)):
         tiny.train({"steps": 6})
     torch.use_deterministic_algorithms(False)
@@ -239,22 +239,22 @@ class FixedGate:
     "an order to run without a lease is refused",
 )
 def test_stale_orders_are_refused() -> None:
-    orders = Orders(lease_epoch=7)
+    orders = Directives(lease_epoch=7)
     old = Lease("job", 6, ())
     new = Lease("job", 8, ())
     orders.carried_out(3, 7)
 
-    def pending(number: int, want: Want, lease: Lease | None) -> bool:
+    def pending(number: int, want: DesiredState, lease: Lease | None) -> bool:
         gate: Gate = FixedGate(JobDirective(number, want, lease))
         return orders.pending(gate) is not None
 
-    assert not pending(4, Want.RUN, old), "a lease lower than one seen"
-    assert not pending(4, Want.PARK, old)
-    assert not pending(4, Want.RUN, None), "RUN needs a lease"
-    assert not pending(3, Want.PARK, None), "carried out already"
-    assert not pending(2, Want.STOP, new)
-    assert pending(4, Want.PARK, None)
-    assert pending(4, Want.RUN, new)
+    assert not pending(4, DesiredState.RUN, old), "a lease lower than one seen"
+    assert not pending(4, DesiredState.PARK, old)
+    assert not pending(4, DesiredState.RUN, None), "RUN needs a lease"
+    assert not pending(3, DesiredState.PARK, None), "carried out already"
+    assert not pending(2, DesiredState.STOP, new)
+    assert pending(4, DesiredState.PARK, None)
+    assert pending(4, DesiredState.RUN, new)
     orders.carried_out(1, 2)
     assert (orders.done, orders.epoch) == (3, 7)
 
@@ -270,10 +270,10 @@ def test_the_ranks_begin_to_agree_when_they_have_the_gradients(tmp_path: Path, h
         for step in session.steps(total=6):
             for batch in step.batches(dataset):
                 if (step.index, heard) == (2, "before the gradients"):
-                    gate.said = JobDirective(1, Want.STOP, None)
+                    gate.said = JobDirective(1, DesiredState.STOP, None)
                 step.backward(loss_of(model(batch.x), batch.y))
             if (step.index, heard) == (2, "after the gradients"):
-                gate.said = JobDirective(1, Want.STOP, None)
+                gate.said = JobDirective(1, DesiredState.STOP, None)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             finished.append(step.index + 1)
@@ -287,7 +287,7 @@ def test_the_ranks_begin_to_agree_when_they_have_the_gradients(tmp_path: Path, h
 )
 def test_a_changed_data_order_is_refused(tmp_path: Path, change: dict[str, int], message: str) -> None:
     with pytest.raises(Preempted):
-        run_here(tmp_path, {2: Want.STOP})
+        run_here(tmp_path, {2: DesiredState.STOP})
     gate = ScriptedGate({}, lease=LEASE)
     with (
         pytest.raises(CheckpointMismatch, match=message),
@@ -299,7 +299,7 @@ def test_a_changed_data_order_is_refused(tmp_path: Path, change: dict[str, int],
 
 def test_a_changed_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Preempted):
-        run_here(tmp_path, {2: Want.STOP})
+        run_here(tmp_path, {2: DesiredState.STOP})
     with (
         pytest.raises(CheckpointMismatch, match="does not fit"),
         activate(TrainingSession(settings_of(tmp_path, lease=NEXT_LEASE), ScriptedGate({}, lease=NEXT_LEASE))),

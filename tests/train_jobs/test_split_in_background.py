@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide.storage.checkpoints.manager.host_staging import HostCopies
 from ebbtide.storage.checkpoints.state.rank_file import write_shards
 from ebbtide_train.session.checkpoints import durability, sharded_checkpoint
@@ -21,7 +21,7 @@ from ebbtide_train.verification.control_run import GangPlan
 from tests.train_jobs import gangs, tiny_sharded
 
 pytestmark = pytest.mark.timeout(200)
-Main = Callable[[GangPlan, int, Mapping[int, Want | Away]], None]
+Main = Callable[[GangPlan, int, Mapping[int, DesiredState | Away]], None]
 STEPS = 60
 
 
@@ -36,7 +36,7 @@ def plan(run_dir: Path, *, steps: int = STEPS) -> GangPlan:
     )
 
 
-def hanging(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def hanging(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """Rank 1's shared directory hangs until the test lets it go on."""
 
     def hang(*given: Any) -> Any:
@@ -48,7 +48,7 @@ def hanging(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None
         gangs.rank_main(plan, rank, wants)
 
 
-def without_memory(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def without_memory(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """Rank 1 has no memory for its first copy, and no thread for its second one."""
     stage, start, made = HostCopies.stage, durability.Durability._start, [0]
 
@@ -116,7 +116,7 @@ def test_a_group_beside_another_has_its_own_order_of_rounds(tmp_path: Path) -> N
     assert [(tmp_path / f"said-{rank}").read_text() for rank in range(2)] == ["[2] [1]"] * 2
 
 
-def two_groups(plan: GangPlan, rank: int, wants: Mapping[int, Want | Away]) -> None:
+def two_groups(plan: GangPlan, rank: int, wants: Mapping[int, DesiredState | Away]) -> None:
     """Each rank uses its two groups in another order."""
     group = Group.meet(
         rank=rank, world=2, device=torch.device("cpu"), rendezvous=Path(plan.run_dir) / "meeting", timeout_s=60.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, SlotRef
 from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
 from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.coordination.gate import ScriptedGate
@@ -23,7 +23,7 @@ from tests.train_jobs import gangs, tiny
 pytestmark = pytest.mark.timeout(150)
 
 
-def session_of(run_dir: Path, epoch: int, wants: dict[int, Want] | None = None) -> TrainingSession:
+def session_of(run_dir: Path, epoch: int, wants: dict[int, DesiredState] | None = None) -> TrainingSession:
     lease = Lease("job", epoch, (SlotRef("here", 0),))
     settings = gangs.plan_of(run_dir, world=1, epoch=epoch).settings(0)
     return TrainingSession(replace(settings, lease=lease), ScriptedGate(wants or {}, lease=lease))
@@ -80,7 +80,7 @@ def test_damage_ends_a_start_with_one_error_and_no_step(tmp_path: Path) -> None:
     """A flipped bit within a tensor, which only who reads all of it can find."""
     with pytest.raises(Preempted):
         try:
-            with activate(session_of(tmp_path, 7, {3: Want.STOP})):
+            with activate(session_of(tmp_path, 7, {3: DesiredState.STOP})):
                 tiny.train({"steps": 6})
         finally:
             torch.use_deterministic_algorithms(False)

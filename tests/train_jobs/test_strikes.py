@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebbtide_train.controller.failure_limit import Strikes
+from ebbtide_train.controller.failure_limit import FailureLimit
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,10 @@ from ebbtide_train.controller.failure_limit import Strikes
 def test_failures_in_a_row_count_until_a_gang_comes_further(
     max_failures: int, reached: list[int], given_up: list[bool]
 ) -> None:
-    strikes = Strikes(max_failures)
+    strikes = FailureLimit(max_failures)
     assert [strikes.failed(finished) for finished in reached] == given_up
 
 
 def test_steps_of_earlier_runs_are_no_progress() -> None:
-    strikes = Strikes(1, finished=100)
+    strikes = FailureLimit(1, finished=100)
     assert [strikes.failed(50), strikes.failed(60)] == [False, True]

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, SlotRef
 from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import CheckpointMismatch, Preempted, SessionMisuse
 from ebbtide_train.session.session import TrainingSession
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.train_state import TrainState
 from tests.builders.training import Holder
 from tests.train_jobs import gangs, tiny
 
@@ -68,7 +68,7 @@ class Warming(torch.optim.lr_scheduler.LambdaLR):
         super().step(epoch)
 
 
-def drawn(run_dir: Path, wants: Mapping[int, Want | Away], *, epoch: int = 7, into: list[float]) -> float:
+def drawn(run_dir: Path, wants: Mapping[int, DesiredState | Away], *, epoch: int = 7, into: list[float]) -> float:
     """Train, and draw once in each of four steps; how often the scheduler was asked, by its own count."""
     lease = Lease("job", epoch, (SlotRef("here", 0),))
     settings = gangs.plan_of(run_dir, world=1, epoch=epoch).settings(0)
@@ -99,13 +99,13 @@ def test_objects_that_make_tensors_when_they_are_asked_for_their_state_can_park(
     assert parked == calm
     left: list[float] = []
     with pytest.raises(Preempted):
-        drawn(tmp_path / "left", {2: Away(then=Want.STOP)}, into=left)
+        drawn(tmp_path / "left", {2: Away(then=DesiredState.STOP)}, into=left)
     assert drawn(tmp_path / "left", {}, epoch=9, into=left) == count
     assert left == calm
 
 
 def test_objects_are_asked_for_their_state_before_the_tensors_leave(tmp_path: Path) -> None:
-    def weighed(wants: Mapping[int, Want | Away], epoch: int) -> tuple[float, float]:
+    def weighed(wants: Mapping[int, DesiredState | Away], epoch: int) -> tuple[float, float]:
         """The sum of a weight at the start, and the one in the checkpoint that this gang found."""
         lease = Lease("job", epoch, (SlotRef("here", 0),))
         settings = gangs.plan_of(tmp_path, world=1, epoch=epoch).settings(0)
@@ -125,14 +125,14 @@ def test_objects_are_asked_for_their_state_before_the_tensors_leave(tmp_path: Pa
             torch.use_deterministic_algorithms(False)
 
     with pytest.raises(Preempted):
-        weighed({2: Away(then=Want.STOP)}, 7)
+        weighed({2: Away(then=DesiredState.STOP)}, 7)
     now, then = weighed({}, 9)
     assert now == then != 0
 
 
-def tracked(**extras: Holder) -> Tracked:
+def tracked(**extras: Holder) -> TrainState:
     model = nn.Linear(2, 2)
-    return Tracked(model, torch.optim.AdamW(model.parameters()), None, extras)
+    return TrainState(model, torch.optim.AdamW(model.parameters()), None, extras)
 
 
 @pytest.mark.proves("arrays are copied into the state")
@@ -160,7 +160,7 @@ def test_what_is_no_tensor_is_as_of_the_moment_and_the_tensors_are_those_that_ar
 @pytest.mark.proves("an optimizer of another model is refused")
 def test_an_optimizer_of_another_model_is_refused() -> None:
     with pytest.raises(SessionMisuse, match="parameter group 0"):
-        Tracked(nn.Linear(2, 2), torch.optim.AdamW(nn.Linear(2, 2).parameters()), None, {})
+        TrainState(nn.Linear(2, 2), torch.optim.AdamW(nn.Linear(2, 2).parameters()), None, {})
 
 
 @pytest.mark.proves(

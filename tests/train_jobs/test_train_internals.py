@@ -15,7 +15,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train.controller import train_internals
 from ebbtide_train.controller.failure_causes import describe
-from ebbtide_train.controller.failure_limit import Strikes
+from ebbtide_train.controller.failure_limit import FailureLimit
 from ebbtide_train.controller.train_internals import (
     GangFailurePolicy,
     LeasedWorkerGroup,
@@ -24,13 +24,15 @@ from ebbtide_train.controller.train_internals import (
 )
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.worker.worker_env import environment
-from ebbtide_train.worker.worker_metadata import Introduction
+from ebbtide_train.worker.worker_metadata import WorkerMetadata
 
 LEASE = Lease("job", 7, (SlotRef("a", 3, "GPU-5"), SlotRef("b", 0), SlotRef("a", 1)))
 
 
-def said(interface: str = "eth1") -> list[Introduction]:
-    return [Introduction(pid=9, started=1, printed=(), ip=f"10.0.0.{n}", interface=interface, port=n) for n in range(3)]
+def said(interface: str = "eth1") -> list[WorkerMetadata]:
+    return [
+        WorkerMetadata(pid=9, started=1, printed=(), ip=f"10.0.0.{n}", interface=interface, port=n) for n in range(3)
+    ]
 
 
 def test_every_rank_sees_its_own_slot_and_its_place_on_the_node() -> None:
@@ -109,7 +111,7 @@ def test_leaving_by_order_is_not_counted(
 ) -> None:
     monkeypatch.setattr(train_internals, "steps_finished", lambda plan: 0)
     noted: list[tuple[object, ...]] = []
-    policy = GangFailurePolicy(None, strikes=Strikes(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
+    policy = GangFailurePolicy(None, strikes=FailureLimit(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
     assert policy.make_decision(error) is decision
     assert bool(noted) == counted
     if counted:

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from ebbtide.agent.node_agent import start_agent
-from ebbtide.client.messages import RankPhase, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, RankPhase, RankReport, SlotRef
 from ebbtide_train.session.checkpoints.checkpoint_ref import durable_step
 from ebbtide_train.session.step_log import gang_lines, step_lines
 from tests.builders.training import SETTINGS
@@ -48,7 +48,7 @@ def trained(pool: FakePool, name: str, slots: tuple[SlotRef, ...] | None = None)
 def end_in(state: str, pool: FakePool, name: str, ranks: dict[int, RankReport]) -> None:
     """Kill the far rank in ``state``. It is stopped before that, so that a move is under way when it dies."""
     if state in ("parked", "resuming"):
-        pool.call("want", name, Want.PARK)
+        pool.call("want", name, DesiredState.PARK)
         pool.ranks(name, RankPhase.PARKED, 2)
         pool.spilled(name)
     os.kill(ranks[1].pid, signal.SIGSTOP)
@@ -58,7 +58,7 @@ def end_in(state: str, pool: FakePool, name: str, ranks: dict[int, RankReport]) 
     if state == "resuming":
         pool.call("resume", name)
     elif state == "stopping":
-        pool.call("want", name, Want.STOP)
+        pool.call("want", name, DesiredState.STOP)
     time.sleep(0.5)  # a rank hears of a wish within 0.1 s, and then waits for the other
     os.kill(ranks[1].pid, signal.SIGKILL)
 
@@ -114,7 +114,7 @@ def test_a_gang_of_which_all_was_killed_while_it_was_parked_goes_on_from_the_mem
     driver = pool.submit(name, json.dumps({"steps": 100_000, "step_s": 0.03, "full": str(full)}), json.dumps(settings))
     epoch, ranks = trained(pool, name)
     full.touch()
-    pool.call("want", name, Want.PARK)
+    pool.call("want", name, DesiredState.PARK)
     parked = pool.ranks(name, RankPhase.PARKED, 2)[0]
     assert parked.durable_step < parked.step
     for rank in ranks.values():

@@ -15,7 +15,7 @@ from ray.train import Result, TrainingFailedError
 
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.config.sections.sessions_section import SessionsSection
-from ebbtide_train.arbiter_client.park_requests import PoolWishes
+from ebbtide_train.arbiter_client.park_requests import ParkRequests
 from ebbtide_train.arbiter_client.pool_connection import ask, connect
 from ebbtide_train.arbiter_client.state_lines import job_view
 from ebbtide_train.controller.failure_causes import describe
@@ -23,7 +23,7 @@ from ebbtide_train.controller.train_internals import causes
 from ebbtide_train.errors import JobLost, NoArbiter, PoolProblem
 from ebbtide_train.interactive.idle_detection.idle_rules import IdleRules
 from ebbtide_train.interactive.idle_detection.owner_notices import Mail, Webhook
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 from ebbtide_train.interactive.spec import SessionPlan, SessionSpec
 from ebbtide_train.interactive.supervision.session_supervisor import End, Verdict
 from ebbtide_train.pool_trainer import PoolTrainer, job_section
@@ -81,9 +81,9 @@ def job_settings(request: Request) -> Mapping[str, Any]:
 class TouchWatch:
     """Lets a held session go on when its owner touches it: also while it has no keeper, having left its node."""
 
-    def __init__(self, place: ImagePlace, trainer_link: Any, session: str) -> None:
+    def __init__(self, place: SessionFolder, trainer_link: Any, session: str) -> None:
         self._place, self._link, self._session = place, trainer_link, session
-        self._wishes = PoolWishes(trainer_link, session)
+        self._wishes = ParkRequests(trainer_link, session)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="touch-watch", daemon=True)
 
@@ -115,7 +115,7 @@ def run(request: Request) -> Result:
     runtime = ask(link, "hello")
     sessions = SessionsSection.model_validate_json(runtime.sessions or "{}")
     trainer = SessionTrainer(None, job=job_section(**job_settings(request)), session=plan_of(request, sessions))
-    watch = TouchWatch(ImagePlace(Path(runtime.shared_dir) / "train" / request.name), link, request.name)
+    watch = TouchWatch(SessionFolder(Path(runtime.shared_dir) / "train" / request.name), link, request.name)
     watch.start()
     try:
         return trainer.fit()

@@ -34,7 +34,7 @@ NO_ROOM = frozenset({JobState.WAITING, JobState.PARKED})
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class UnmetRequest:
     """One workload that could run if there were more slots: ``places`` of ``slots`` each, those on one node.
 
     ``anywhere``: a job, whose slots may be on several nodes.
@@ -59,7 +59,7 @@ class Need:
     """All that is wanted against the nodes' room. ``room``: by node, slots that nobody keeps."""
 
     room: Mapping[NodeId, int]
-    lacks: tuple[Lack, ...]
+    lacks: tuple[UnmetRequest, ...]
     replicas: Mapping[int, int]  # how many are wanted and have no slots, by their slots
     spread: int  # slots that jobs and the reserve need, on whatever nodes
 
@@ -131,17 +131,17 @@ def _room(
     return {node: max(0, (known[node] or node_slots) - taken[node]) for node in nodes}
 
 
-def _lacks(state: PoolState, nodes: frozenset[NodeId], aims: Mapping[EndpointName, int]) -> Iterator[Lack]:
+def _lacks(state: PoolState, nodes: frozenset[NodeId], aims: Mapping[EndpointName, int]) -> Iterator[UnmetRequest]:
     here = (seat for seat in state.seats.values() if seat.state in COMING_OR_READY)
     # A replica on a node that drains needs a place on another one.
     have = Counter(seat.endpoint for seat in here if not seat.slots or node_of(seat.slots[0]) in nodes)
     for name, record in state.endpoints.items():
         places = aims.get(name, record.spec.replicas_min) - have[name]
         if places > 0:
-            yield Lack(name, places, record.spec.slots_per_replica)
+            yield UnmetRequest(name, places, record.spec.slots_per_replica)
     for job in state.jobs.values():
         if job.state in NO_ROOM and _wants(job):
-            yield Lack(job.spec.name, 1, job.spec.workers_min, anywhere=True)
+            yield UnmetRequest(job.spec.name, 1, job.spec.workers_min, anywhere=True)
 
 
 def _wants(job: JobRecord) -> bool:

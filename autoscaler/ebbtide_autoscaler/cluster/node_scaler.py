@@ -20,7 +20,7 @@ from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.rules.drain import UNNEEDED, drained_as_unneeded, let_go
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.resource_request import Request, request_of, send
-from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
+from ebbtide_autoscaler.cluster.size import DesiredSize, SizeConfig, SizeMemory, cluster_size
 
 ANSWER_S = 10.0  # the GCS answers within milliseconds; one that restarts needs some seconds
 RETRY_S = 5.0
@@ -31,11 +31,11 @@ STUCK_S = 3600.0  # then the node may be tried again
 log = logging.getLogger(__name__)
 
 
-class SizeKeeper:
+class NodeScaler:
     """Runs in the arbiter's event loop. ``wish``: the last one; ``trouble``: why Ray could not be told, or "" """
 
     def __init__(self, send: Callable[[Request], None] = send) -> None:
-        self.wish: SizeWish | None = None
+        self.wish: DesiredSize | None = None
         self.trouble = ""
         self._send, self._calls = send, BoundedCalls("cluster size", threads=2)
         self._memory = SizeMemory()

@@ -21,7 +21,7 @@ from ebbtide.pool.ids import NodeId
 from ebbtide.pool.rules.drain import drained_as_unneeded
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
-from ebbtide_autoscaler.cluster.size import SizeWish
+from ebbtide_autoscaler.cluster.size import DesiredSize
 
 NODE_LABEL = "ray.io/node-id"
 
@@ -29,7 +29,7 @@ Request = tuple[tuple[int, Mapping[str, str]], ...]
 """GPUs and the labels that they must come with, node by node."""
 
 
-def request_of(wish: SizeWish, state: PoolState, elastic: Mapping[NodeId, int], node_slots: int) -> Request:
+def request_of(wish: DesiredSize, state: PoolState, elastic: Mapping[NodeId, int], node_slots: int) -> Request:
     """What to ask for.
 
     Args:

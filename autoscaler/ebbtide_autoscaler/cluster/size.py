@@ -47,7 +47,7 @@ class SizeMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeWish:
+class DesiredSize:
     """What the pool should be. Whoever carries it out drains ``going`` and undrains ``back``."""
 
     nodes: int
@@ -65,7 +65,7 @@ def cluster_size(
     removable: frozenset[NodeId],
     memory: SizeMemory,
     config: SizeConfig,
-) -> tuple[SizeWish, SizeMemory]:
+) -> tuple[DesiredSize, SizeMemory]:
     """How many nodes there should be now, and the memory for the next call.
 
     Args:
@@ -92,7 +92,7 @@ def cluster_size(
     long_empty = [node for node, since_s in empty_since_s.items() if now_s - since_s >= config.idle_after_s]
     may_go = sorted(removable.intersection(long_empty), key=lambda node: (empty_since_s[node], node))
     going = () if asked or back else _going(may_go, wanted, here, config)
-    wish = SizeWish(
+    wish = DesiredSize(
         nodes=min(max(here + asked - len(going), config.nodes_min), config.nodes_max),
         new=asked,
         going=going,

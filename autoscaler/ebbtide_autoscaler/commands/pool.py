@@ -23,7 +23,7 @@ from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
-from ebbtide_autoscaler.lifecycle.pool_presence import Standing, look_for
+from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence, look_for
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 ROLL_S = 3600.0  # a large model that is read from a slow disk, a few replicas in a row
@@ -78,7 +78,7 @@ def checked(file: Path) -> PoolFile:
     return bring_up.with_digests(loaded.config, os.environ)
 
 
-def changed(config: PoolFile, standing: Standing) -> tuple[Change, ...]:
+def changed(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
     """What it changes in the pool, if that is up."""
     before = bring_up.in_force() if standing.state == "up" else None
     return changes(before, bring_up.as_json(config))
@@ -111,7 +111,7 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
         raise BadInput("give either a FILE or --rollback")
     if file is None:
         record = joined(pool)
-        config, standing = _before(record), Standing("up", record)
+        config, standing = _before(record), PoolPresence("up", record)
         path = Path(record.config_file)
     else:
         config, path = checked(file), file.resolve()

@@ -21,7 +21,7 @@ from ebbtide.ledger.errors import LedgerError
 from ebbtide_autoscaler.cluster.local_cluster import runtime_dir
 from ebbtide_autoscaler.commands.pool import POOL, the_pool
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.journal.heartbeat import read_beat
 from ebbtide_autoscaler.journal.records import recover
 from ebbtide_autoscaler.service.pool_view import view
@@ -88,7 +88,7 @@ def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
     def work() -> None:
         try:
             past = recover(Path(record.shared_dir) / "ledger").state
-            read.set_result(view(past, Seen(started_s=time.time()), {}, time.time()))
+            read.set_result(view(past, Observation(started_s=time.time()), {}, time.time()))
         except (LedgerError, OSError) as error:
             read.set_exception(error)
 

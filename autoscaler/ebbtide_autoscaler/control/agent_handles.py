@@ -25,7 +25,7 @@ ANSWER_S = 5.0  # for what is waited for: each is a matter of milliseconds on th
 log = logging.getLogger(__name__)
 
 
-class Agents:
+class AgentHandles:
     """One instance per arbiter. ``watch`` and ``forget`` block a little: call them from a thread, one at a time."""
 
     def __init__(self, lock_dir: str) -> None:

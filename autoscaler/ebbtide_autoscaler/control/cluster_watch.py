@@ -24,8 +24,8 @@ from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.control import fences
-from ebbtide_autoscaler.control.agent_handles import Agents
-from ebbtide_autoscaler.control.fence_table import FenceBook, fallen, strays
+from ebbtide_autoscaler.control.agent_handles import AgentHandles
+from ebbtide_autoscaler.control.fence_table import FenceTable, fallen, strays
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.process.steady_clock import clock
 
@@ -78,7 +78,7 @@ class _NoJobs:
         return None
 
 
-class Surroundings:
+class ClusterWatch:
     """Looks around at its own pace and writes what it finds into the inbox.
 
     ``nodes``: how many Ray nodes live, with GPUs or without; 0 before the first look. ``elastic``: of those with GPUs
@@ -86,13 +86,13 @@ class Surroundings:
     """
 
     def __init__(
-        self, pool: str, inbox: Inbox, book: FenceBook, serve: SeatActuator, jobs: JobActuator, lock_dir: str
+        self, pool: str, inbox: Inbox, book: FenceTable, serve: SeatActuator, jobs: JobActuator, lock_dir: str
     ) -> None:
         self.nodes = 0
         self.elastic: Mapping[NodeId, int] = {}
         self._pool, self._inbox, self._book, self._serve, self._jobs = pool, inbox, book, serve, jobs
-        self._agents = Agents(lock_dir)
-        self._calls = BoundedCalls("surroundings")
+        self._agents = AgentHandles(lock_dir)
+        self._calls = BoundedCalls("cluster watch")
         self._raylets: dict[NodeId, tuple[str, int]] = {}
 
     async def adopt(self) -> None:

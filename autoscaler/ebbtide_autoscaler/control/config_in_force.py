@@ -14,15 +14,15 @@ from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.objects.store_limits import leave_limits
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.control.key_changes import KeyDesk, Write
+from ebbtide_autoscaler.control.key_changes import KeyChanges, Write
 from ebbtide_autoscaler.journal.ledger_io import OpenLedger
 from ebbtide_autoscaler.journal.records import CONFIGS_KEPT
 
 
-class FileDesk:
+class ConfigInForce:
     """The file in force. Public attributes are replaced whole and may be read from any thread."""
 
-    def __init__(self, shared_dir: Path, keys: KeyDesk, write: Write) -> None:
+    def __init__(self, shared_dir: Path, keys: KeyChanges, write: Write) -> None:
         """Args:
         shared_dir: the pool's; a file that names another is for another pool.
         keys: told which keys each file names.

@@ -17,7 +17,7 @@ from ebbtide.client.bounded_calls import BoundedCalls
 from ebbtide.client.seat_actuator import SeatActuator, SeatPlan
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, node_of
 from ebbtide_autoscaler.control import fences
-from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
     DropFence,
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Hands:
+class ExecutorPorts:
     """What the executor works with; each may be exchanged by a test."""
 
     pool: str
@@ -72,7 +72,7 @@ class _Failing:
 class Executor:
     """Runs in the arbiter's event loop."""
 
-    def __init__(self, hands: Hands, book: FenceBook) -> None:
+    def __init__(self, hands: ExecutorPorts, book: FenceTable) -> None:
         self.book = book
         self._hands = hands
         self._calls = BoundedCalls("executor")

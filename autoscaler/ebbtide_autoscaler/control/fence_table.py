@@ -35,7 +35,7 @@ def stands(fence: Fence | None, slot: SlotId) -> bool:
 
 
 @dataclass(slots=True)
-class FenceBook:
+class FenceTable:
     """The fence of each slot by name, and what was learnt of strangers where none was to be had."""
 
     names: dict[SlotId, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ RESEND_S = 30.0
 log = logging.getLogger(__name__)
 
 
-class GatewayKeeper:
+class GatewaySync:
     """Runs in the arbiter's event loop. ``trouble``: why the last try failed, "" if it did not."""
 
     def __init__(self, serve: SeatActuator) -> None:

@@ -24,8 +24,8 @@ from ebbtide.client.messages import (
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.control.fence_table import FenceBook
-from ebbtide_autoscaler.core.observe.observation import Heard, Seen
+from ebbtide_autoscaler.control.fence_table import FenceTable
+from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.core.observe.observe import looked_too_early
 from ebbtide_autoscaler.process.steady_clock import clock
 
@@ -45,12 +45,12 @@ class Sequenced(Protocol):
     def seq(self) -> int: ...
 
 
-def heard(report: R) -> Heard[R]:
+def heard(report: R) -> Timestamped[R]:
     """The report, stamped with the time it came in."""
-    return Heard(clock.now_s(), report)
+    return Timestamped(clock.now_s(), report)
 
 
-def overtaken(last: Heard[R] | None, sender: tuple[str, ...], new: Sequenced) -> bool:
+def overtaken(last: Timestamped[R] | None, sender: tuple[str, ...], new: Sequenced) -> bool:
     """Whether a later report of the same process has come in before ``new`` (Ray may change their order).
 
     Args:
@@ -80,15 +80,15 @@ class Inbox:
     wake: Callable[[], None] = no_one_to_wake
     arbiter: str = field(default_factory=lambda: token_hex(8))  # a name that no other arbiter has or had
     back_s: float = -inf  # when the arbiter came back from a pause; see :meth:`attend`
-    ranks: dict[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
-    controllers: dict[JobName, Heard[ControllerReport]] = field(default_factory=dict)
-    replicas: dict[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
-    gateways: dict[str, Heard[GatewayReport]] = field(default_factory=dict)
-    agents: dict[NodeId, Heard[AgentReport]] = field(default_factory=dict)
+    ranks: dict[tuple[JobName, int], Timestamped[RankReport]] = field(default_factory=dict)
+    controllers: dict[JobName, Timestamped[ControllerReport]] = field(default_factory=dict)
+    replicas: dict[SeatId, Timestamped[ReplicaReport]] = field(default_factory=dict)
+    gateways: dict[str, Timestamped[GatewayReport]] = field(default_factory=dict)
+    agents: dict[NodeId, Timestamped[AgentReport]] = field(default_factory=dict)
     living: dict[SeatId, tuple[str, ...]] = field(default_factory=dict)
     living_at_s: float = 0.0
     restorable: frozenset[JobName] = frozenset()
-    misplaced: dict[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)
+    misplaced: dict[SeatId, Timestamped[tuple[SlotId, ...]]] = field(default_factory=dict)
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     submitted: deque[Body] = field(default_factory=deque)  # facts that the next tick takes in
     _attended_s: float = 0.0
@@ -221,13 +221,13 @@ class Inbox:
         present = sorted({_order(report) for report in (*last, asking)})
         return LimitShare(present.index(_order(asking)), len(present))
 
-    def seen(self, state: PoolState, book: FenceBook, fencing: frozenset[NodeId], routes_version: int) -> Seen:
+    def seen(self, state: PoolState, book: FenceTable, fencing: frozenset[NodeId], routes_version: int) -> Observation:
         """A frozen copy for one step."""
         now_s = clock.now_s()
         for name in [name for name, last in self.gateways.items() if now_s - last.at_s > GATEWAY_FORGOTTEN_S]:
             self.gateways.pop(name, None)
         self._forget_unknown(state, now_s)  # guard: reports of who is gone are forgotten
-        return Seen(
+        return Observation(
             started_s=self.started_s,
             back_s=self.back_s,
             ranks=dict(self.ranks),
@@ -260,7 +260,7 @@ def _order(gateway: GatewayReport) -> tuple[str, float, str]:
     return gateway.node, gateway.started_s, gateway.gateway
 
 
-def _pop_old(reports: dict[K, Heard[R]], key: K, now_s: float) -> None:
+def _pop_old(reports: dict[K, Timestamped[R]], key: K, now_s: float) -> None:
     last = reports.get(key)
     # guard: reports of who has just come are kept
     if last is not None and now_s - last.at_s > UNKNOWN_FORGOTTEN_S:

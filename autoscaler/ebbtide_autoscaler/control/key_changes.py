@@ -11,23 +11,23 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide.client.messages import GatewayOrders, KeyGrant, LimitShare, RoutingTable
-from ebbtide_autoscaler.journal.key_store import KeyBook, MadeKey, create, key_record, revoke, rotate, row
+from ebbtide_autoscaler.journal.key_store import KeyStore, MadeKey, create, key_record, revoke, rotate, row
 
 Write = Callable[[Mapping[str, Any]], Awaitable[None]]
 """Makes a record durable; returns when it is."""
 
 
-class KeyDesk:
+class KeyChanges:
     """The keys of one pool. ``book`` and ``version`` are replaced whole and may be read from any thread."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
         self._changing = asyncio.Lock()
         self._endpoints: frozenset[str] | None = None  # None: no file is in force yet
-        self._issued: tuple[int, KeyBook] = (0, KeyBook())
+        self._issued: tuple[int, KeyStore] = (0, KeyStore())
 
     @property
-    def book(self) -> KeyBook:
+    def book(self) -> KeyStore:
         """All keys."""
         return self._issued[1]
 
@@ -46,7 +46,7 @@ class KeyDesk:
         self._endpoints = endpoints
         self._issue(book)
 
-    def _issue(self, book: KeyBook) -> None:
+    def _issue(self, book: KeyStore) -> None:
         version, before = self._issued
         if book != before or version % 1_000_000 == 0:
             self._issued = (version + 1, book)
@@ -77,7 +77,7 @@ class KeyDesk:
         """Close a key for good; same errors."""
         return await self._change(lambda book, now_s: revoke(book, name))
 
-    async def _change(self, change: Callable[[KeyBook, float], MadeKey]) -> dict[str, Any]:
+    async def _change(self, change: Callable[[KeyStore, float], MadeKey]) -> dict[str, Any]:
         async with self._changing:  # guard: changes of keys at the same time lose none
             if self._endpoints is None:
                 raise ValueError("no file is in force yet; run `ebbtide up FILE`")

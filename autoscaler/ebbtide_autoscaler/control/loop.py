@@ -20,32 +20,32 @@ from ebbtide.ledger.errors import LedgerError
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName
-from ebbtide_autoscaler.cluster.node_scaler import SizeKeeper
+from ebbtide_autoscaler.cluster.node_scaler import NodeScaler
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.control.cluster_watch import Surroundings, cluster_name, load_serve, load_train
-from ebbtide_autoscaler.control.config_in_force import FileDesk
-from ebbtide_autoscaler.control.fence_table import FenceBook
+from ebbtide_autoscaler.control.cluster_watch import ClusterWatch, cluster_name, load_serve, load_train
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
+from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.inbox import Inbox
-from ebbtide_autoscaler.control.key_changes import KeyDesk
+from ebbtide_autoscaler.control.key_changes import KeyChanges
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.control.reconcile import Acting
+from ebbtide_autoscaler.control.reconcile import Reconciler
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
-from ebbtide_autoscaler.core.demand.demand_watch import Watch
+from ebbtide_autoscaler.core.demand.demand_watch import DemandWatch
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation
 from ebbtide_autoscaler.core.observe.observe import next_routes, settling, traffic
-from ebbtide_autoscaler.core.observe.reconcile_config import agree
+from ebbtide_autoscaler.core.observe.reconcile_config import reconcile_config
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.core.tick.tick import Knobs, Step, World, step
-from ebbtide_autoscaler.journal.annotations import Remarks
+from ebbtide_autoscaler.core.tick.tick import TickResult, TickSettings, World, tick
+from ebbtide_autoscaler.journal.annotations import Annotations
 from ebbtide_autoscaler.journal.demand_records import demand_record
-from ebbtide_autoscaler.journal.halt import Brake
-from ebbtide_autoscaler.journal.ledger_io import LedgerDoor, OpenLedger
-from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.halt import Halt
+from ebbtide_autoscaler.journal.ledger_io import LedgerIO, OpenLedger
+from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 from ebbtide_autoscaler.journal.recovery import latest_s
-from ebbtide_autoscaler.metrics.exporter import MetricsDoor
+from ebbtide_autoscaler.metrics.exporter import MetricsExporter
 from ebbtide_autoscaler.metrics.gauges import Condition
-from ebbtide_autoscaler.metrics.recorder import ArbiterMeter, Reading
+from ebbtide_autoscaler.metrics.recorder import ArbiterRecorder, Reading
 from ebbtide_autoscaler.process.loop_thread import LoopThread
 from ebbtide_autoscaler.process.steady_clock import clock
 
@@ -58,26 +58,26 @@ class Loop:
     """One arbiter's life. Other threads read ``published``, write into ``inbox``, and hand work to ``thread``."""
 
     def __init__(self, pool: str, shared_dir: Path, *, lock_dir: str, writer: str) -> None:
-        self._brake = Brake()
+        self._halt = Halt()
         self.thread = LoopThread("arbiter-loop")
-        self.published = Published(self._brake)
+        self.published = Published(self._halt)
         self.inbox = Inbox(started_s=clock.now_s(), wake=self.thread.wake)
         self._writer = writer
-        self._book = FenceBook()
-        self._remarks = Remarks()
-        self._watch = Watch()
+        self._book = FenceTable()
+        self._annotations = Annotations()
+        self._watch = DemandWatch()
         self._idle = IdleCache()
-        self.meter = ArbiterMeter(self._reading)
-        self.metrics_door = MetricsDoor(self.meter.metrics, Path(lock_dir).parent)
+        self.meter = ArbiterRecorder(self._reading)
+        self.exporter = MetricsExporter(self.meter.metrics, Path(lock_dir).parent)
         opener = partial(EpochLog.open, writer=writer, fsync=self.meter.fsync, write=self.meter.write)
         memory = Path(lock_dir).parent / "ledger.json"
-        door = LedgerDoor(shared_dir, memory=memory, cluster=cluster_name(), open_log=opener)
-        self.ledger = LedgerKeeper(door, shared_dir, self._brake, self._take_over)
-        self.keys = KeyDesk(self.ledger.record)
-        self.file = FileDesk(shared_dir, self.keys, self.ledger.record)
+        door = LedgerIO(shared_dir, memory=memory, cluster=cluster_name(), open_log=opener)
+        self.ledger = LedgerSession(door, shared_dir, self._halt, self._take_over)
+        self.keys = KeyChanges(self.ledger.record)
+        self.file = ConfigInForce(shared_dir, self.keys, self.ledger.record)
         serve, self._jobs = load_serve(), load_train(str(shared_dir))
-        self._surroundings = Surroundings(pool, self.inbox, self._book, serve, self._jobs, lock_dir)
-        self.acting = Acting(
+        self._cluster_watch = ClusterWatch(pool, self.inbox, self._book, serve, self._jobs, lock_dir)
+        self.reconciler = Reconciler(
             pool,
             lock_dir,
             serve=serve,
@@ -86,10 +86,10 @@ class Loop:
             ledger=self.ledger,
             inbox=self.inbox,
             book=self._book,
-            surroundings=self._surroundings,
+            cluster_watch=self._cluster_watch,
             state=lambda: self.published.state,
         )
-        self.size = SizeKeeper()
+        self.node_scaler = NodeScaler()
         self._stopping = False  # nothing is decided any more
         self._stopped = False  # and the loop ends
 
@@ -117,29 +117,29 @@ class Loop:
         await self.file.put(config)
         self.thread.wake()
         return {
-            "changed": [type(body).__name__ for body in agree(config, before, may_move=False)],
-            "gateway": await self.acting.tell_gateway(config),
+            "changed": [type(body).__name__ for body in reconcile_config(config, before, may_move=False)],
+            "gateway": await self.reconciler.tell_gateway(config),
         }
 
     async def stop(self) -> None:
         """Take the pool down: remove gateway and seats, drop the fences, and stop deciding."""
         self._stopping = True
-        self.metrics_door.close()
-        await self.size.leave()
-        await self.acting.leave()
+        self.exporter.close()
+        await self.node_scaler.leave()
+        await self.reconciler.leave()
         self.ledger.close()
         self._stopped = True
 
     # ---- the loop itself
 
     async def _main(self) -> None:
-        self._brake.freeze("the arbiter has just started; it reads its ledger", by=FreezeCause.START)
+        self._halt.freeze("the arbiter has just started; it reads its ledger", by=FreezeCause.START)
         await self.ledger.open_first(lambda: self._stopped)
         if not self.ledger.opened:
             return
-        await self._surroundings.adopt()
+        await self._cluster_watch.adopt()
         watching = asyncio.create_task(
-            self._surroundings.watch(self._host_bytes, lambda: self.published.state, self.acting.fencing)
+            self._cluster_watch.watch(self._host_bytes, lambda: self.published.state, self.reconciler.fencing)
         )
         self.ledger.write((), extra=[{"type": "arbiter_started", "at_s": clock.now_s(), "writer": self._writer}])
         self.meter.started()
@@ -148,7 +148,7 @@ class Loop:
             try:
                 await self._tick()
             except PoolError as error:
-                self._brake.freeze(
+                self._halt.freeze(
                     f"the next state would break a promise, so nothing moves: {error}", by=FreezeCause.PROMISE
                 )
             except LedgerError as error:
@@ -156,12 +156,12 @@ class Loop:
             except Exception as error:  # outermost: state unchanged, the next tick starts afresh
                 log.exception("tick failed")
                 self.meter.tick_failed()
-                self._brake.freeze(f"a tick failed: {error!r}", by=FreezeCause.PROMISE)
+                self._halt.freeze(f"a tick failed: {error!r}", by=FreezeCause.PROMISE)
             self.published.tick_took_s = time.monotonic() - started_s
             self.meter.ticked(self.published.tick_took_s)
             if self.file.config is not None and not self._stopping:
                 urls = [one.report.url for one in list(self.inbox.gateways.values())]
-                self.metrics_door.keep(self.file.config.metrics, self.file.config.pool.name, urls)
+                self.exporter.keep(self.file.config.metrics, self.file.config.pool.name, urls)
             tick_s = self.file.config.policy.tick_s if self.file.config else 0.2
             await self.thread.pause(LEAST_TICK_S, tick_s)
         watching.cancel()
@@ -171,7 +171,7 @@ class Loop:
         self.inbox.attend(now_s)  # guard: the loop notices that it was away
         published = self.published
         routes = published.routing_table
-        seen = self.inbox.seen(published.state, self._book, self.acting.fencing(), routes.version)
+        seen = self.inbox.seen(published.state, self._book, self.reconciler.fencing(), routes.version)
         bodies = self.inbox.take_submitted()
         try:
             knobs = self._knobs(seen)
@@ -179,7 +179,7 @@ class Loop:
                 signals = traffic(published.state, seen, now_s)
                 closed = self._watch.hear(now_s, signals)
                 submitted, expected = (*bodies, *self._agree(knobs)), self._watch.outlooks
-                result = step(published.world, seen, submitted, now_s, knobs, expected, self._idle, signals)
+                result = tick(published.world, seen, submitted, now_s, knobs, expected, self._idle, signals)
             before = published.state
             await self._commit(result, [demand_record(one) for one in closed])
             self.meter.committed(before, result, seen, now_s)
@@ -191,7 +191,7 @@ class Loop:
             log.info("refused %s: %s", body, why)
         published.seen, published.outlooks = seen, self._watch.outlooks
         published.routing_table = next_routes(routes, published.state, seen, self.ledger.epoch)
-        self.acting.act(seen, now_s)
+        self.reconciler.act(seen, now_s)
         self._keep_size(now_s, may_move=not (knobs.frozen or knobs.observe))
         if await self.ledger.keep_short():
             published.world = replace(published.world, arbiter_epoch=self.ledger.epoch, next_number=1)
@@ -202,15 +202,15 @@ class Loop:
         if config is None or self._stopping:
             return
         aims = {name: one.aim for name, one in self.published.world.memory.endpoints.items()}
-        bounds, elastic = settings.cluster_size(config), self._surroundings.elastic
+        bounds, elastic = settings.cluster_size(config), self._cluster_watch.elastic
         may_move = may_move and not state.frozen
-        self.inbox.submitted.extend(self.size.tick(now_s, state, aims, bounds, elastic, may_move=may_move))
+        self.inbox.submitted.extend(self.node_scaler.tick(now_s, state, aims, bounds, elastic, may_move=may_move))
 
-    def _agree(self, knobs: Knobs) -> tuple[Body, ...]:
+    def _agree(self, knobs: TickSettings) -> tuple[Body, ...]:
         if self.file.config is None or self._stopping:
             return ()
         state = self.published.state
-        return agree(
+        return reconcile_config(
             self.file.config,
             state,
             may_move=not (
@@ -220,12 +220,12 @@ class Loop:
             ),
         )
 
-    def _knobs(self, seen: Seen) -> Knobs:
+    def _knobs(self, seen: Observation) -> TickSettings:
         if self.file.config is None:
-            return Knobs(PolicyConfig(), Limits(), frozen=True)
+            return TickSettings(PolicyConfig(), Limits(), frozen=True)
         settles = settling(self.published.state, seen, clock.now_s())
         self.published.settling_since_s = seen.started_s if settles else 0.0
-        return settings.knobs(
+        return settings.tick_settings(
             self.file.config,
             frozen=(
                 self._stopping
@@ -234,21 +234,21 @@ class Loop:
             ),
         )
 
-    async def _commit(self, result: Step, records: list[dict[str, Any]]) -> None:
+    async def _commit(self, result: TickResult, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.published.world.memory else None
-        waits = self.size.explained(dict(result.decision.waits))
+        waits = self.node_scaler.explained(dict(result.decision.waits))
         observing = self.file.mode is PoolMode.OBSERVE
-        would = self._remarks.would(
+        would = self._annotations.would(
             result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=clock.now_s()
         )
-        extra = [*records, *self._remarks.waits(waits, clock.now_s()), *would]
+        extra = [*records, *self._annotations.waits(waits, clock.now_s()), *would]
         if result.events or memory is not None or extra:
             written = self.ledger.write(result.events, memory=memory, extra=extra)
             with self.meter.committing():
                 await self.ledger.durable(written)  # guard: others hear only of what the ledger has confirmed
         self.published.world = result.world
         self.published.waits = waits
-        self._brake.thaw()
+        self._halt.thaw()
         for event in result.events:
             log.info("%s %s", event.id, event.body)
 
@@ -257,7 +257,7 @@ class Loop:
         found = ledger.found
         clock.not_before(latest_s(found.state, found.demand.values()))
         self.published.world = World(found.state, found.memory, ledger.epoch)
-        self._watch = Watch(found.demand)
+        self._watch = DemandWatch(found.demand)
         self.published.outlooks = self._watch.outlooks
         self.meter.recovered(found.tally)
         self._book.names = dict(found.fences)
@@ -274,8 +274,8 @@ class Loop:
             frozen_since_s=still.since_s,
             mode=self.file.mode,
             waiting=len(self.published.waits),
-            nodes_wanted=self.size.wish.nodes if self.size.wish else len(self.published.state.nodes),
-            cluster_untold=bool(self.size.trouble),
+            nodes_wanted=self.node_scaler.wish.nodes if self.node_scaler.wish else len(self.published.state.nodes),
+            cluster_untold=bool(self.node_scaler.trouble),
             pending=health.pending,
             oldest_pending_s=health.oldest_pending_s,
         )
@@ -283,6 +283,6 @@ class Loop:
 
     def _host_bytes(self) -> int | None:
         """None: nothing is to be looked at, for what is found could not be taken in, and must not pile up."""
-        if self.file.config is None or self._brake.on.by is FreezeCause.LEDGER:
+        if self.file.config is None or self._halt.on.by is FreezeCause.LEDGER:
             return None
         return self.file.config.pool.host_memory_per_node

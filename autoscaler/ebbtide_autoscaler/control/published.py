@@ -12,10 +12,10 @@ from ebbtide.pool.ids import EndpointName
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.observe.alerts import Standstill, standstill
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.core.tick.tick import World
-from ebbtide_autoscaler.journal.halt import Brake
+from ebbtide_autoscaler.journal.halt import Halt
 
 
 @dataclass(slots=True)
@@ -31,9 +31,9 @@ class Published:
         tick_took_s: how long the last tick took.
     """
 
-    halt: Brake = field(default_factory=Brake)
+    halt: Halt = field(default_factory=Halt)
     world: World = field(default_factory=lambda: World(PoolState(), Memory(), 0))
-    seen: Seen | None = None
+    seen: Observation | None = None
     waits: dict[str, str] = field(default_factory=dict)
     outlooks: Mapping[EndpointName, Outlook] = field(default_factory=dict)
     routing_table: RoutingTable = field(default_factory=RoutingTable)

@@ -16,23 +16,23 @@ from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.control.cluster_watch import Surroundings
-from ebbtide_autoscaler.control.config_in_force import FileDesk
-from ebbtide_autoscaler.control.executor import Executor, Hands
-from ebbtide_autoscaler.control.fence_table import FenceBook
-from ebbtide_autoscaler.control.gateway_sync import GatewayKeeper
+from ebbtide_autoscaler.control.cluster_watch import ClusterWatch
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
+from ebbtide_autoscaler.control.executor import Executor, ExecutorPorts
+from ebbtide_autoscaler.control.fence_table import FenceTable
+from ebbtide_autoscaler.control.gateway_sync import GatewaySync
 from ebbtide_autoscaler.control.inbox import Inbox
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.observe import slots_of_replicas
 from ebbtide_autoscaler.core.tick.instructions import Instruction, instruct
 from ebbtide_autoscaler.journal.dry_run import takes_a_slot
-from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 from ebbtide_autoscaler.journal.records import fence_record
 
 GATEWAY_S = 20.0  # a first start of Serve takes 3-14 s on 2 cores (docs/origins.md)
 
 
-class Acting:
+class Reconciler:
     """Runs in the arbiter's event loop."""
 
     def __init__(
@@ -42,21 +42,21 @@ class Acting:
         *,
         serve: SeatActuator,
         jobs: JobActuator,
-        file: FileDesk,
-        ledger: LedgerKeeper,
+        file: ConfigInForce,
+        ledger: LedgerSession,
         inbox: Inbox,
-        book: FenceBook,
-        surroundings: Surroundings,
+        book: FenceTable,
+        cluster_watch: ClusterWatch,
         state: Callable[[], PoolState],
     ) -> None:
         """Args:
         state: the pool as the ledger has confirmed it last.
         """
-        self.gateway = GatewayKeeper(serve)
+        self.gateway = GatewaySync(serve)
         self._lock_dir, self._serve, self._file, self._ledger = lock_dir, serve, file, ledger
-        self._inbox, self._surroundings, self._state = inbox, surroundings, state
+        self._inbox, self._cluster_watch, self._state = inbox, cluster_watch, state
         self._leaving = False
-        hands = Hands(
+        hands = ExecutorPorts(
             pool=pool,
             serve=serve,
             plan=self._plan,
@@ -65,7 +65,7 @@ class Acting:
             kill_holder=self._kill_holder,
             record_fence=lambda slot, name: ledger.record(fence_record(slot, name)),
             lives=lambda seat: bool(inbox.living.get(seat)),
-            strangers=surroundings.strangers,
+            strangers=cluster_watch.strangers,
             restore_job=jobs.restore,
         )
         self._executor = Executor(hands, book)
@@ -74,9 +74,9 @@ class Acting:
         """Nodes on which fences are being asked for."""
         return self._executor.fencing()
 
-    def act(self, seen: Seen, now_s: float) -> None:
+    def act(self, seen: Observation, now_s: float) -> None:
         """Start whatever is to be done and not under way; returns at once."""
-        if self._file.config is not None and not self._leaving and self._surroundings.nodes:  # else: not counted yet
+        if self._file.config is not None and not self._leaving and self._cluster_watch.nodes:  # else: not counted yet
             self.gateway.keep(self._gateway_json(self._file.config))
         self._executor.carry_out(self._allowed(instruct(self._state(), seen, now_s)))
 
@@ -90,7 +90,7 @@ class Acting:
         """Returns when the gateway was told of a file that is in force now, or after a while with why it was not."""
 
         def told() -> bool:
-            return bool(self._surroundings.nodes) and self.gateway.has(self._gateway_json(config))
+            return bool(self._cluster_watch.nodes) and self.gateway.has(self._gateway_json(config))
 
         deadline_s = time.monotonic() + GATEWAY_S
         while not told() and time.monotonic() < deadline_s:
@@ -98,14 +98,14 @@ class Acting:
         return "" if told() else self.gateway.trouble or "it has not taken its settings yet"
 
     def _gateway_json(self, config: PoolFile) -> str:
-        return settings.gateway_json(config, token=self._ledger.token, nodes=self._surroundings.nodes)
+        return settings.gateway_json(config, token=self._ledger.token, nodes=self._cluster_watch.nodes)
 
     async def leave(self) -> None:
         """Remove gateway and seats, and drop the fences."""
         self._leaving = True
         await self._serve.stop()
         await self._executor.leave()  # else the next tick would take again what is dropped now
-        await self._surroundings.leave()
+        await self._cluster_watch.leave()
 
     # ---- for the executor
 
@@ -127,4 +127,4 @@ class Acting:
         return slots_of_replicas(self._state(), self._inbox.living)
 
     async def _kill_holder(self, slot: SlotId, epoch: int) -> None:
-        await self._surroundings.kill_holder(self._state().slots[slot].slot, epoch)
+        await self._cluster_watch.kill_holder(self._state().slots[slot].slot, epoch)

@@ -13,7 +13,7 @@ from ebbtide_autoscaler.cluster.size import SizeConfig
 from ebbtide_autoscaler.core.observe.observation import Limits
 from ebbtide_autoscaler.core.plan.fair_share import Team
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.core.tick.tick import Knobs
+from ebbtide_autoscaler.core.tick.tick import TickSettings
 
 GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models", "admin")}
 """What a scope of the file opens at the gateway."""
@@ -21,10 +21,10 @@ GATEWAY_SCOPES = {Scope.INFERENCE: ("models", "generate"), Scope.ADMIN: ("models
 LEAST_INFLIGHT = 64  # at one replica, where the file states cautious targets; what is beyond waits at the gateway
 
 
-def knobs(config: PoolFile, *, frozen: bool) -> Knobs:
+def tick_settings(config: PoolFile, *, frozen: bool) -> TickSettings:
     """The parts that a step needs."""
     policy = config.policy
-    return Knobs(
+    return TickSettings(
         policy=policy_config(policy, reserve=config.pool.reserve, teams=teams(config)),
         limits=Limits(
             placement_timeout_s=policy.placement_timeout_s,

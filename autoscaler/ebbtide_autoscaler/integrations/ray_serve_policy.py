@@ -34,8 +34,8 @@ from ebbtide.pool.ids import EndpointName, SeatId, seat_id
 from ebbtide.pool.spec import EndpointSpec, WorkloadClass
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.core.demand.demand_watch import Watch
-from ebbtide_autoscaler.core.demand.replica_target import Want, wants
+from ebbtide_autoscaler.core.demand.demand_watch import DemandWatch
+from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget, replica_targets
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.process.steady_clock import SteadyClock
 
@@ -89,7 +89,7 @@ class ServePolicy:
         self._gpus, self._clock = gpus, clock or SteadyClock().now_s
         self._named = {name: DeploymentPolicy.model_validate(said) for name, said in deployments.items()}
         self._config = PolicyConfig(forecast_share=forecast_share, up_after_s=up_after_s)
-        self._memory, self._watch = Memory(), Watch()
+        self._memory, self._watch = Memory(), DemandWatch()
         self._last_asked_s: dict[str, float] = {}
 
     def __call__(self, contexts: Mapping[Id, Context]) -> tuple[dict[Id, int], dict[Id, dict[str, Any]]]:
@@ -100,7 +100,7 @@ class ServePolicy:
         traffic = {EndpointName(name): self._signals(now_s, one) for name, one in mine.items()}
         self._watch.hear(now_s, traffic)
         snapshot = Snapshot(state, traffic, outlooks=self._watch.outlooks)
-        wanted, endpoints = wants(now_s, snapshot, self._memory, self._config)
+        wanted, endpoints = replica_targets(now_s, snapshot, self._memory, self._config)
         self._memory = Memory(endpoints=endpoints)
         counts = self._within_gpus(wanted, state)
         return {key: counts[one.deployment_name] for key, one in contexts.items() if one.deployment_name in mine}, {}
@@ -112,13 +112,13 @@ class ServePolicy:
         last_s = self._last_asked_s.get(context.deployment_name, 0.0)
         return EndpointSignals(inflight=asked, last_arrival_s=last_s, known=True)
 
-    def _within_gpus(self, wanted: Sequence[Want], state: PoolState) -> dict[str, int]:
+    def _within_gpus(self, wanted: Sequence[ReplicaTarget], state: PoolState) -> dict[str, int]:
         """Everybody's least number first, then what is wanted beyond, by priority, while there are GPUs."""
-        counts = {one.endpoint: min(one.want, state.endpoints[one.endpoint].spec.replicas_min) for one in wanted}
+        counts = {one.endpoint: min(one.replicas, state.endpoints[one.endpoint].spec.replicas_min) for one in wanted}
         gpus_each = {one.endpoint: self._named[one.endpoint].gpus_per_replica for one in wanted}
         left = self._gpus - sum(count * gpus_each[name] for name, count in counts.items())
         for one in wanted:
-            more, each = one.want - counts[one.endpoint], gpus_each[one.endpoint]
+            more, each = one.replicas - counts[one.endpoint], gpus_each[one.endpoint]
             if each:  # else it runs on CPUs, of which nobody counts any here
                 more = max(0, min(more, left // each))
             counts[one.endpoint] += more

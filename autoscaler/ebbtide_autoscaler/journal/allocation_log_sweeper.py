@@ -13,7 +13,7 @@ from ebbtide.agent.slot_locks.allocation_log_retention import Writer, sweep
 from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
 from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import NodeId
-from ebbtide_autoscaler.core.observe.observation import Heard
+from ebbtide_autoscaler.core.observe.observation import Timestamped
 
 SWEEP_EVERY_S = 300.0  # a listing each time; a busy pool makes some dozens of files in between
 FRESH_S = 10.0  # agents report once a second
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def holders(
-    nodes: Collection[NodeId], agents: Mapping[NodeId, Heard[AgentReport]], now_s: float
+    nodes: Collection[NodeId], agents: Mapping[NodeId, Timestamped[AgentReport]], now_s: float
 ) -> Callable[[Writer], bool]:
     """Which processes may have their slot now. Pure.
 

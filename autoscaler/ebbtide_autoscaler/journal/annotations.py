@@ -11,7 +11,7 @@ from ebbtide.pool.events import Move
 from ebbtide_autoscaler.journal.dry_run import news, would_record
 
 
-class Remarks:
+class Annotations:
     """What was told last, by one arbiter."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from ebbtide_autoscaler.core.observe.alerts import FreezeCause, Standstill
 log = logging.getLogger(__name__)
 
 
-class Brake:
+class Halt:
     """``on`` is replaced whole and may be read from any thread."""
 
     def __init__(self) -> None:

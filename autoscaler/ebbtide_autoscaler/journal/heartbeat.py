@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """The arbiter's last sign of life. ``at_s``: seconds since 1970, by the clock of its host."""
 
     pool: str
@@ -43,22 +43,22 @@ def beat_file(folder: Path) -> Path:
     return folder / "arbiter.json"
 
 
-def read_beat(folder: Path) -> Beat | None:
+def read_beat(folder: Path) -> Heartbeat | None:
     """The last sign of life there; None: none, or it cannot be read."""
     try:
-        return Beat(**json.loads(beat_file(folder).read_text()))
+        return Heartbeat(**json.loads(beat_file(folder).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
 def start_beating(pool: str, epoch: Callable[[], int], *, node_dir: Path, shared_dir: Path) -> None:
     """Write both files from now on, until this process ends."""
-    me = Beat(pool, 0, socket.gethostname(), boot_id(), os.getpid(), started_ticks(os.getpid()) or 0, 0.0)
+    me = Heartbeat(pool, 0, socket.gethostname(), boot_id(), os.getpid(), started_ticks(os.getpid()) or 0, 0.0)
     for folder, every_s in ((node_dir, EVERY_S), (shared_dir, SHARED_EVERY_S)):
         threading.Thread(target=_beat, args=(folder, every_s, me, epoch), name="heartbeat", daemon=True).start()
 
 
-def _beat(folder: Path, every_s: float, me: Beat, epoch: Callable[[], int]) -> None:
+def _beat(folder: Path, every_s: float, me: Heartbeat, epoch: Callable[[], int]) -> None:
     told = False
     draft = beat_file(folder).with_suffix(f".{me.pid}")
     while True:

@@ -31,7 +31,7 @@ class MadeKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyBook:
+class KeyStore:
     """All keys, by name."""
 
     file: Mapping[str, KeyGrant] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class KeyBook:
         of_file = [_row(grant, now_s) | {"from": "file"} for grant in self.file.values()]
         return of_file + [row(made, now_s) for made in self.made.values()]
 
-    def with_made(self, made: MadeKey) -> "KeyBook":
+    def with_made(self, made: MadeKey) -> "KeyStore":
         """The book with this key as it is now."""
         return replace(self, made={**self.made, made.grant.name: made})
 
-    def with_file(self, grants: tuple[KeyGrant, ...]) -> "KeyBook":
+    def with_file(self, grants: tuple[KeyGrant, ...]) -> "KeyStore":
         """The book under another file.
 
         Raises:
@@ -75,7 +75,7 @@ class KeyBook:
         return replace(self, file={grant.name: grant for grant in grants})
 
 
-def create(book: KeyBook, grant: KeyGrant, endpoints: frozenset[str], now_s: float) -> MadeKey:
+def create(book: KeyStore, grant: KeyGrant, endpoints: frozenset[str], now_s: float) -> MadeKey:
     """A new key.
 
     Raises:
@@ -98,7 +98,7 @@ def create(book: KeyBook, grant: KeyGrant, endpoints: frozenset[str], now_s: flo
     return MadeKey(grant, now_s)
 
 
-def rotate(book: KeyBook, name: str, sha256: str, grace_s: float, now_s: float) -> MadeKey:
+def rotate(book: KeyStore, name: str, sha256: str, grace_s: float, now_s: float) -> MadeKey:
     """The key under a new secret; the old one stays good for ``grace_s``, one older than that does not.
 
     Raises:
@@ -117,7 +117,7 @@ def rotate(book: KeyBook, name: str, sha256: str, grace_s: float, now_s: float) 
     )
 
 
-def revoke(book: KeyBook, name: str) -> MadeKey:
+def revoke(book: KeyStore, name: str) -> MadeKey:
     """The key, closed for good, with the secret that a rotation may have left; revoking twice changes nothing.
 
     Raises:
@@ -127,7 +127,7 @@ def revoke(book: KeyBook, name: str) -> MadeKey:
     return replace(made, grant=replace(made.grant, revoked=True), old_sha256="", old_until_s=0.0)
 
 
-def _made(book: KeyBook, name: str) -> MadeKey:
+def _made(book: KeyStore, name: str) -> MadeKey:
     if name in book.file:  # guard: a key of the file is changed in the file
         raise ValueError(f"the key {name!r} stands in the pool's file: change it there and run `ebbtide up`")
     if name not in book.made:

@@ -45,7 +45,7 @@ class OpenLedger:
     config: PoolFile | None
 
 
-class LedgerDoor:
+class LedgerIO:
     """Opens the ledger, as often as it takes. For one event loop, and one caller at a time."""
 
     def __init__(self, shared_dir: Path, *, memory: Path, cluster: str, open_log: Opener) -> None:

@@ -1,6 +1,6 @@
 """Keeping the arbiter's ledger open: a first time, again after it broke, and short; and waiting for what it confirms.
 
-While the shared directory does not answer this waits and puts the brake on; nothing is given up, since a thread in a
+While the shared directory does not answer this waits and halts the arbiter; nothing is given up, since a thread in a
 hung system call cannot be ended and what it writes may count (see ``ledger_io``).
 """
 
@@ -18,8 +18,8 @@ from ebbtide.ledger.errors import LedgerError, LedgerFenced, SnapshotDeclined
 from ebbtide.pool.errors import PoolError
 from ebbtide.pool.events import Event
 from ebbtide_autoscaler.core.plan.inputs import Memory
-from ebbtide_autoscaler.journal.halt import Brake
-from ebbtide_autoscaler.journal.ledger_io import LedgerDoor, OpenLedger
+from ebbtide_autoscaler.journal.halt import Halt
+from ebbtide_autoscaler.journal.ledger_io import LedgerIO, OpenLedger
 from ebbtide_autoscaler.journal.records import Journal
 
 LEDGER_DEADLINE_S = 5.0  # an fsync takes milliseconds; a filesystem that needs this long hangs
@@ -29,22 +29,20 @@ FENCED_S = 30.0  # the same, when another arbiter has taken over: two must not t
 log = logging.getLogger(__name__)
 
 
-class LedgerKeeper:
+class LedgerSession:
     """Runs in the arbiter's event loop; what is said to be for any thread may be asked from there."""
 
-    def __init__(
-        self, door: LedgerDoor, shared_dir: Path, brake: Brake, take_over: Callable[[OpenLedger], None]
-    ) -> None:
+    def __init__(self, door: LedgerIO, shared_dir: Path, halt: Halt, take_over: Callable[[OpenLedger], None]) -> None:
         """Args:
         door: the way to the ledger.
         shared_dir: to be named to people.
-        brake: put on while the ledger does not answer.
+        halt: in force while the ledger does not answer.
         take_over: called with each new epoch and all that was read there, before anybody is told that it is open.
         """
         self.opened = False  # for any thread; until it was read for the first time, nothing is known
         self.ledger_id = ""
         self.token = ""  # the secret that the gateway shows to replicas
-        self._door, self._shared_dir, self._brake, self._take_over = door, shared_dir, brake, take_over
+        self._door, self._shared_dir, self._halt, self._take_over = door, shared_dir, halt, take_over
         self._journal: Journal
         self._entered = threading.Event()
 
@@ -69,18 +67,18 @@ class LedgerKeeper:
             try:
                 self._enter(await self._door.open(self._late))
             except (LedgerError, OSError, ValueError, PoolError) as error:
-                self._brake.freeze(f"the ledger cannot be opened: {error}")
+                self._halt.freeze(f"the ledger cannot be opened: {error}")
                 await asyncio.sleep(REOPEN_S)  # guard: a pause between tries to open the ledger
 
     async def reopen(self, error: LedgerError) -> None:
         """Begin another epoch after the last one broke. The tick that failed has changed nothing, and is done again."""
-        self._brake.freeze(f"the ledger is broken: {error}")
+        self._halt.freeze(f"the ledger is broken: {error}")
         await asyncio.sleep(FENCED_S if isinstance(error, LedgerFenced) else REOPEN_S)
         self._journal.close(timeout_s=0.0)
         try:
             self._enter(await self._door.open(self._late))
         except (LedgerError, OSError, ValueError, PoolError) as again:
-            self._brake.freeze(f"the ledger is broken: {again}")
+            self._halt.freeze(f"the ledger is broken: {again}")
 
     def _enter(self, ledger: OpenLedger) -> None:
         self._journal, self.ledger_id, self.token = ledger.journal, ledger.ledger, ledger.token
@@ -91,7 +89,7 @@ class LedgerKeeper:
     def _late(self, late_s: float) -> None:
         """The shared directory has not answered for so long."""
         why = f"the shared directory {self._shared_dir} has not answered for {late_s:.0f} s; what runs goes on"
-        self._brake.freeze(why, since_s=time.time() - late_s)
+        self._halt.freeze(why, since_s=time.time() - late_s)
 
     def close(self) -> None:
         """Close the file, if there is one."""

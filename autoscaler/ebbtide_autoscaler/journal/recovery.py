@@ -20,7 +20,7 @@ from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Demand
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.journal.demand_records import from_part, of_endpoints, snapshot_parts, with_record
 from ebbtide_autoscaler.journal.key_store import MadeKey, key_record, recovered_key
-from ebbtide_autoscaler.metrics.counter_state import Tally
+from ebbtide_autoscaler.metrics.counter_state import CounterState
 
 CONFIGS_KEPT = 5  # files that were in force, for `ebbtide up --rollback`
 PART_ENTRIES = 1000  # entries of a mapping per record of a snapshot: some 300 kB, far below what one record may hold
@@ -57,7 +57,7 @@ class Recovered:
     configs: tuple[str, ...] = ()  # the last ones that were in force, oldest first
     fences: dict[SlotId, str] = field(default_factory=dict)  # placement group by slot
     keys: dict[str, MadeKey] = field(default_factory=dict)  # made by `ebbtide keys`, by name
-    tally: Tally = field(default_factory=Tally)  # the counters of the metrics
+    tally: CounterState = field(default_factory=CounterState)  # the counters of the metrics
     demand: Mapping[EndpointName, Demand] = field(default_factory=dict)  # of the days before
     parts: list[Mapping[str, Any]] = field(default_factory=list)  # of a snapshot that is not whole yet
 
@@ -96,7 +96,7 @@ class Recovered:
 
     def copy(self) -> "Recovered":
         """One that is folded on apart from this one."""
-        tally = Tally(dict(self.tally.counts))
+        tally = CounterState(dict(self.tally.counts))
         return replace(self, fences=dict(self.fences), keys=dict(self.keys), tally=tally, parts=list(self.parts))
 
     def _take_part(self, payload: Mapping[str, Any]) -> None:
@@ -157,7 +157,7 @@ def from_snapshot(parts: Sequence[Mapping[str, Any]]) -> Recovered:
             for key in part["keys"]:
                 found.take({"type": "key", "key": key})
         elif about == "tally":
-            found.tally = Tally.from_json(part["tally"])
+            found.tally = CounterState.from_json(part["tally"])
     found.demand = demand
     found.state = STATE.validate_python(state)
     return found

@@ -34,7 +34,7 @@ class Taken(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Ownership:
     """A pool's mark. ``pids``: of the Ray processes that `up` started, with their start times; () = it joined."""
 
     id: str
@@ -54,7 +54,7 @@ def _file(shared_dir: Path) -> Path:
     return shared_dir / "pool.json"
 
 
-def claim_of(shared_dir: Path) -> Claim | None:
+def claim_of(shared_dir: Path) -> Ownership | None:
     """The mark on a shared directory; None: there is none.
 
     Raises:
@@ -63,14 +63,14 @@ def claim_of(shared_dir: Path) -> Claim | None:
     try:
         found = json.loads(_file(shared_dir).read_text())
         found["pids"] = tuple((int(pid), int(started)) for pid, started in found["pids"])
-        return Claim(**found)
+        return Ownership(**found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Taken(f"{_file(shared_dir)} says whose this directory is, and cannot be read: {error}") from error
 
 
-def check_directory(config: PoolFile, *, known_id: str, now_s: Callable[[], float] = time.time) -> Claim | None:
+def check_directory(config: PoolFile, *, known_id: str, now_s: Callable[[], float] = time.time) -> Ownership | None:
     """The mark on the file's shared directory, if this pool may use it.
 
     Args:
@@ -118,7 +118,7 @@ def _pool_in_ledger(shared: Path) -> str:
     return str(json.loads(config)["pool"]["name"]) if config else ""
 
 
-def check_cluster(config: PoolFile, address: str) -> Claim | None:
+def check_cluster(config: PoolFile, address: str) -> Ownership | None:
     """The mark on the cluster that this process has joined, if this pool may use it.
 
     Raises:
@@ -135,31 +135,31 @@ def check_cluster(config: PoolFile, address: str) -> Claim | None:
     return found
 
 
-def claim_cluster(config: PoolFile, address: str, pids: tuple[tuple[int, int], ...]) -> Claim:
+def claim_cluster(config: PoolFile, address: str, pids: tuple[tuple[int, int], ...]) -> Ownership:
     """Mark the cluster that this process has joined, unless it is marked already.
 
     Raises:
         Taken: another pool has it, or this pool with another shared directory.
     """
     shared = str(Path(str(config.pool.shared_dir)).resolve())
-    mine = Claim(secrets.token_hex(8), config.pool.name, shared, address, socket.gethostname(), boot_id(), pids)
+    mine = Ownership(secrets.token_hex(8), config.pool.name, shared, address, socket.gethostname(), boot_id(), pids)
     _internal_kv_put(KEY, json.dumps(asdict(mine)).encode(), overwrite=False)
     found = check_cluster(config, address)
     assert found is not None, "it was put there a moment ago"
     return found
 
 
-def cluster_claim() -> Claim | None:
+def cluster_claim() -> Ownership | None:
     """The mark on the cluster that this process has joined."""
     raw = _internal_kv_get(KEY)
     if not raw:
         return None
     found = json.loads(raw)
     found["pids"] = tuple((int(pid), int(started)) for pid, started in found["pids"])
-    return Claim(**found)
+    return Ownership(**found)
 
 
-def mark_directory(claim: Claim) -> None:
+def mark_directory(claim: Ownership) -> None:
     """Put the claim on its shared directory, atomically."""
     path = _file(Path(claim.shared_dir))
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -11,7 +11,7 @@ HELLO_S = 10.0  # an arbiter that Ray starts again answers after 1.5-2.3 s, on a
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PoolPresence:
     """``state``: none = no record; gone = its cluster does not answer; vacant = the cluster answers and has no
     arbiter, so it is another cluster at the same address, or somebody ended the arbiter; silent = the arbiter exists
     and does not answer; up = it answers. With the last three this process has joined the cluster.
@@ -22,19 +22,19 @@ class Standing:
     why: str = ""
 
 
-def look_for(pool: str) -> Standing:
+def look_for(pool: str) -> PoolPresence:
     """How the pool stands now; takes ``HELLO_S`` at most once its cluster answers."""
     try:
         record = load_cluster(pool)
     except NoPool:
-        return Standing("none")
+        return PoolPresence("none")
     try:
         join(record)
     except ClusterUnreachable as error:
-        return Standing("gone", record, str(error))
+        return PoolPresence("gone", record, str(error))
     link = ArbiterLink()
     if link.call("hello", timeout_s=HELLO_S) is not None:
-        return Standing("up", record)
+        return PoolPresence("up", record)
     if link.handle() is None:
-        return Standing("vacant", record, f"the Ray cluster at {record.address} has no arbiter")
-    return Standing("silent", record, f"the arbiter at {record.address} has not answered within {HELLO_S:g} s")
+        return PoolPresence("vacant", record, f"the Ray cluster at {record.address} has no arbiter")
+    return PoolPresence("silent", record, f"the arbiter at {record.address} has not answered within {HELLO_S:g} s")

@@ -37,7 +37,7 @@ from ebbtide_autoscaler.lifecycle.ownership import (
     cluster_claim,
     mark_directory,
 )
-from ebbtide_autoscaler.lifecycle.pool_presence import Standing
+from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence
 
 READY_S = 120.0  # from the arbiter's start to all slots fenced and the gateway listening: 5-15 s on 2 cores
 APPLY_S = 60.0  # the arbiter gives up by itself after 30 s and says why
@@ -74,7 +74,7 @@ def in_force() -> dict[str, Any] | None:
     return json.loads(text) if text else None
 
 
-def up(config: PoolFile, config_file: Path, standing: Standing, *, say: Say) -> ClusterRecord:
+def up(config: PoolFile, config_file: Path, standing: PoolPresence, *, say: Say) -> ClusterRecord:
     """Start what is missing and put ``config`` into force.
 
     Raises:
@@ -117,7 +117,7 @@ def up(config: PoolFile, config_file: Path, standing: Standing, *, say: Say) -> 
     return record
 
 
-def _known_id(config: PoolFile, standing: Standing) -> str:
+def _known_id(config: PoolFile, standing: PoolPresence) -> str:
     """The id of the claim of the cluster that this `up` is about, if there is one already."""
     if standing.record is not None and standing.record.claim:
         return standing.record.claim
@@ -203,7 +203,7 @@ def _port_is_free(host: str, port: int, *, patience_s: float) -> None:
         time.sleep(0.05)
 
 
-def _new_cluster(config: PoolFile, config_file: Path, standing: Standing, say: Say) -> ClusterRecord:
+def _new_cluster(config: PoolFile, config_file: Path, standing: PoolPresence, say: Say) -> ClusterRecord:
     """A cluster for the pool: joined, or started on this machine; after the loss of the one before, too."""
     pool, lost = config.pool, standing.record
     if lost is not None:

@@ -19,7 +19,7 @@ _Key = tuple[Family, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class Tally:
+class CounterState:
     """Counters by family and labels. It grows with kinds of events, states and endpoints, never with their number."""
 
     counts: dict[_Key, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Tally:
         ]
 
     @classmethod
-    def from_json(cls, raw: Sequence[Mapping[str, Any]]) -> "Tally":
+    def from_json(cls, raw: Sequence[Mapping[str, Any]]) -> "CounterState":
         """The reverse of :meth:`as_json`; counters that this version does not know are left out."""
         found = cls()
         for one in raw:

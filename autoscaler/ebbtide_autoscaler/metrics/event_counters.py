@@ -31,7 +31,7 @@ from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JobState, SeatState, SlotState
 from ebbtide.telemetry import arbiter, handover, pool, training
 from ebbtide.telemetry.metric_family import Sample
-from ebbtide_autoscaler.core.observe.observation import FenceView, Seen
+from ebbtide_autoscaler.core.observe.observation import FenceView, Observation
 
 LEDGER_FAMILIES = (
     arbiter.EVENTS,
@@ -107,7 +107,9 @@ class Openings:
     since_s: Mapping[tuple[SeatId, Epoch], float] = field(default_factory=dict)
 
 
-def opened(openings: Openings, state: PoolState, seen: Seen, now_s: float) -> tuple[tuple[Sample, ...], Openings]:
+def opened(
+    openings: Openings, state: PoolState, seen: Observation, now_s: float
+) -> tuple[tuple[Sample, ...], Openings]:
     """Which fences of granted slots are gone now; a fence is not in the ledger, so it is looked for at each tick."""
     placing = [one for one in state.seats.values() if one.state is SeatState.PLACING and not one.fenced]
     if not placing and not openings.since_s:

@@ -22,7 +22,7 @@ TOKEN_LEAST = 16  # characters: 128 bits in hex would be 32, in base64 22
 log = logging.getLogger(__name__)
 
 
-class MetricsDoor:
+class MetricsExporter:
     """One arbiter's open port and targets file. ``url`` and ``trouble`` may be read from any thread."""
 
     def __init__(self, metrics: Metrics, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JOB_HOLDS_SLOTS, JobState
 from ebbtide.telemetry import arbiter, pool, training
 from ebbtide.telemetry.metric_family import UNKNOWN, Sample
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import Memory
 
 HEARD_S = 5.0  # agents report once a second, gateways ten times: who missed five is missed
@@ -50,7 +50,7 @@ SELF_GAUGES = (
 )
 
 
-def gauges(state: PoolState, memory: Memory, seen: Seen, now_s: float) -> Iterator[Sample]:
+def gauges(state: PoolState, memory: Memory, seen: Observation, now_s: float) -> Iterator[Sample]:
     """Samples of ``POOL_GAUGES``."""
     yield from _slots(state)
     yield from _nodes(state, seen, now_s)
@@ -74,7 +74,7 @@ def _used_for(state: PoolState, record: SlotRecord) -> str:
     return "training" if record.occupant in state.jobs else "serving"
 
 
-def _nodes(state: PoolState, seen: Seen, now_s: float) -> Iterator[Sample]:
+def _nodes(state: PoolState, seen: Observation, now_s: float) -> Iterator[Sample]:
     draining = state.draining
     yield Sample(pool.NODES, sum(node not in draining for node in state.nodes), ("up",))
     yield Sample(pool.NODES, sum(node in draining for node in state.nodes), ("draining",))
@@ -105,7 +105,7 @@ def _replicas(state: PoolState, memory: Memory) -> Iterator[Sample]:
         yield Sample(pool.REPLICAS_WANTED, wanted, (name,))
 
 
-def _jobs(state: PoolState, seen: Seen) -> Iterator[Sample]:
+def _jobs(state: PoolState, seen: Observation) -> Iterator[Sample]:
     living = [job for job in state.jobs.values() if job.state is not JobState.ENDED]
     found = Counter(job.state for job in living)
     for one in JobState:

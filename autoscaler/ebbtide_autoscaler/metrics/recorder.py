@@ -15,9 +15,9 @@ from ebbtide.pool.state import PoolState
 from ebbtide.telemetry import arbiter, handover
 from ebbtide.telemetry.metric_family import Sample
 from ebbtide.telemetry.registry import Metrics
-from ebbtide_autoscaler.core.observe.observation import Seen
-from ebbtide_autoscaler.core.tick.tick import Step, World
-from ebbtide_autoscaler.metrics.counter_state import Tally
+from ebbtide_autoscaler.core.observe.observation import Observation
+from ebbtide_autoscaler.core.tick.tick import TickResult, World
+from ebbtide_autoscaler.metrics.counter_state import CounterState
 from ebbtide_autoscaler.metrics.event_counters import LEDGER_FAMILIES, Openings, opened, timed
 from ebbtide_autoscaler.metrics.gauges import POOL_GAUGES, SELF_GAUGES, Condition, condition_gauges, gauges
 
@@ -38,11 +38,11 @@ class Reading:
     """What a scrape is made from."""
 
     world: World
-    seen: Seen | None  # None: the arbiter has just started
+    seen: Observation | None  # None: the arbiter has just started
     condition: Condition
 
 
-class ArbiterMeter:
+class ArbiterRecorder:
     """All metrics of one arbiter."""
 
     def __init__(self, read: Callable[[], Reading | None], clock: Callable[[], float] = time.time) -> None:
@@ -50,7 +50,7 @@ class ArbiterMeter:
         read: the present world; None while there is none yet.
         clock: seconds since 1970.
         """
-        self.tally = Tally()
+        self.tally = CounterState()
         self._read, self._clock = read, clock
         self._openings = Openings()
         self.metrics = Metrics(
@@ -62,11 +62,11 @@ class ArbiterMeter:
         self._ticks = self.metrics.child(arbiter.TICK)
         self._steps = self.metrics.child(arbiter.STEP)
 
-    def recovered(self, tally: Tally) -> None:
+    def recovered(self, tally: CounterState) -> None:
         """Take over what a replay of the ledger has counted."""
         self.tally = tally
 
-    def committed(self, before: PoolState, result: Step, seen: Seen, now_s: float) -> None:
+    def committed(self, before: PoolState, result: TickResult, seen: Observation, now_s: float) -> None:
         """A step is durable: ``before`` is the state that it began with."""
         for event in result.events:
             for sample in timed(before, event, self._openings):

@@ -10,9 +10,9 @@ from typing import Any
 
 from ebbtide.client.messages import KeyGrant
 from ebbtide.config.pool_file import PoolFile
-from ebbtide_autoscaler.control.key_changes import KeyDesk
+from ebbtide_autoscaler.control.key_changes import KeyChanges
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 from ebbtide_autoscaler.process.loop_thread import LoopThread
 from ebbtide_autoscaler.service.operator_service import must_be_open
 
@@ -27,7 +27,7 @@ class ConfigService:
     """For the file and the keys of one pool."""
 
     def __init__(
-        self, published: Published, keys: KeyDesk, ledger: LedgerKeeper, thread: LoopThread, configure: Configure
+        self, published: Published, keys: KeyChanges, ledger: LedgerSession, thread: LoopThread, configure: Configure
     ) -> None:
         self._published, self._keys, self._ledger = published, keys, ledger
         self._thread, self._configure = thread, configure

@@ -14,12 +14,12 @@ from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission
 from ebbtide_autoscaler.core.observe.observe import directive, orders
-from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
 
@@ -27,7 +27,7 @@ REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks 
 class JobService:
     """For the jobs of one pool."""
 
-    def __init__(self, published: Published, inbox: Inbox, file: FileDesk, ledger: LedgerKeeper) -> None:
+    def __init__(self, published: Published, inbox: Inbox, file: ConfigInForce, ledger: LedgerSession) -> None:
         self._published, self._inbox, self._file, self._ledger = published, inbox, file, ledger
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
 

@@ -25,10 +25,10 @@ from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId
 from ebbtide.pool.rules.record_retention import may_come_back
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.journal.ledger_session import LedgerKeeper
+from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 
 TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
 
@@ -52,7 +52,7 @@ def _not_a_job(state: PoolState, name: str) -> str:
     return f"the pool knows no job {name}{f'; {meant}' if meant else ''}"
 
 
-def must_be_open(ledger: LedgerKeeper, published: Published) -> None:
+def must_be_open(ledger: LedgerSession, published: Published) -> None:
     """Raise ValueError for a person if the ledger has not been read and is not within some seconds."""
     if not ledger.wait_opened():  # guard: a person is told that the ledger is not open
         raise ValueError(f"the arbiter has not read its ledger yet, nothing was changed: {published.frozen}")
@@ -65,8 +65,8 @@ class OperatorService:
         self,
         published: Published,
         inbox: Inbox,
-        file: FileDesk,
-        ledger: LedgerKeeper,
+        file: ConfigInForce,
+        ledger: LedgerSession,
         forget_submission: Callable[[JobName], None],
     ) -> None:
         """Args:

@@ -11,18 +11,18 @@ from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.holds import why_held
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.observe import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Shares, Team
 from ebbtide_autoscaler.core.plan.outdated import is_stale
-from ebbtide_autoscaler.core.replicas.start_backoff import tries
+from ebbtide_autoscaler.core.replicas.start_backoff import start_attempts
 
 LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
 
 
 def view(
     state: PoolState,
-    seen: Seen,
+    seen: Observation,
     waits: Mapping[str, str],
     now_s: float,
     asides: Mapping[JobName, StepAside] = MappingProxyType({}),
@@ -99,7 +99,7 @@ def _slot(state: PoolState, record: Any) -> dict[str, Any]:
     }
 
 
-def _endpoints(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: float) -> list[dict[str, Any]]:
+def _endpoints(state: PoolState, seen: Observation, waits: Mapping[str, str], now_s: float) -> list[dict[str, Any]]:
     signals = traffic(state, seen, now_s)
     found = []
     for name, record in sorted(state.endpoints.items()):
@@ -132,7 +132,7 @@ def _endpoints(state: PoolState, seen: Seen, waits: Mapping[str, str], now_s: fl
 
 def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
     """How often starts failed in a row, and when the next is tried."""
-    found = tries(now_s, state, endpoint, state.endpoints[endpoint].spec.replicas_max)
+    found = start_attempts(now_s, state, endpoint, state.endpoints[endpoint].spec.replicas_max)
     return {
         "failures": found.failures,
         "last_error": found.why or None,
@@ -140,7 +140,7 @@ def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
     }
 
 
-def _seat(state: PoolState, seat: Any, seen: Seen, waits: Mapping[str, str]) -> dict[str, Any]:
+def _seat(state: PoolState, seat: Any, seen: Observation, waits: Mapping[str, str]) -> dict[str, Any]:
     heard = seen.replicas.get(seat.id)
     return {
         "seat": seat.id,
@@ -174,7 +174,7 @@ def _aside(aside: StepAside | None) -> dict[str, Any]:
     return {"steps_aside": aside.as_json() if aside is not None else None}
 
 
-def _job(state: PoolState, name: Any, seen: Seen, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
+def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str], now_s: float) -> dict[str, Any]:
     job = state.jobs[name]
     ranks = [
         heard for (of, _), heard in seen.ranks.items() if of == name and heard.report.incarnation == job.incarnation

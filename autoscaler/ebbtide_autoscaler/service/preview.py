@@ -3,22 +3,22 @@
 from typing import Any
 
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.core.decide.lookahead import foreseen
+from ebbtide_autoscaler.core.decide.lookahead import look_ahead
 from ebbtide_autoscaler.core.observe.observe import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.core.tick.tick import shown
+from ebbtide_autoscaler.core.tick.tick import snapshot_of
 from ebbtide_autoscaler.process.steady_clock import clock
 
 
-def foresee(published: Published, file: FileDesk, at_s: float) -> dict[str, Any]:
+def foresee(published: Published, file: ConfigInForce, at_s: float) -> dict[str, Any]:
     """The decision at ``at_s`` (seconds since 1970), as ``ebbtide plan`` shows it."""
     now_s, state, seen = clock.now_s(), published.state, published.seen
     if seen is None:
         return {"at_s": at_s, "endpoints": [], "free_slots": 0, "moves": []}
     memory = published.world.memory
-    policy = settings.knobs(file.config, frozen=False).policy if file.config else PolicyConfig()
+    policy = settings.tick_settings(file.config, frozen=False).policy if file.config else PolicyConfig()
     signals = traffic(state, seen, now_s)
-    world = shown(state, seen, now_s, memory, policy, signals, published.outlooks)
-    return foreseen(now_s, max(now_s, at_s), world, memory, policy)
+    world = snapshot_of(state, seen, now_s, memory, policy, signals, published.outlooks)
+    return look_ahead(now_s, max(now_s, at_s), world, memory, policy)

@@ -6,9 +6,9 @@ Nothing is decided here; what is answered is the last state that the ledger has 
 from ebbtide.client.messages import GatewayOrders, GatewayReport, Lease, ReplicaOrders, ReplicaReport
 from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.control.config_in_force import FileDesk
+from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
-from ebbtide_autoscaler.control.key_changes import KeyDesk
+from ebbtide_autoscaler.control.key_changes import KeyChanges
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.observe.observe import lease, placed, replica_orders, settling
 from ebbtide_autoscaler.process.steady_clock import clock
@@ -19,7 +19,7 @@ MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.REA
 class ReplicaService:
     """For the seats of one pool, and the gateways that send them requests."""
 
-    def __init__(self, published: Published, inbox: Inbox, file: FileDesk, keys: KeyDesk) -> None:
+    def __init__(self, published: Published, inbox: Inbox, file: ConfigInForce, keys: KeyChanges) -> None:
         self._published, self._inbox, self._file, self._keys = published, inbox, file, keys
 
     def lease(self, seat: SeatId, node: NodeId, gpu_ids: tuple[int, ...]) -> Lease | None:

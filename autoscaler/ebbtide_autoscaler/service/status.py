@@ -6,9 +6,9 @@ from typing import Any
 
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.loop import Loop
-from ebbtide_autoscaler.core.jobs.preemption_cost import asides
+from ebbtide_autoscaler.core.jobs.preemption_cost import preemption_costs
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
-from ebbtide_autoscaler.core.observe.alerts import Heardless, Notice, notices
+from ebbtide_autoscaler.core.observe.alerts import Alert, GatewayContact, alerts_of
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.process.steady_clock import clock
 from ebbtide_autoscaler.service.pool_view import view
@@ -21,16 +21,18 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
     policy = loop.file.config.policy if loop.file.config else PolicyConfig()
     restart_s = policy.restart_cost_s
     usual_s = expected_s(published.world.memory.away, now_s, park_first=policy.park_first)
-    ways = asides(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
+    ways = preemption_costs(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
     shared = settings.teams(loop.file.config) if loop.file.config else ()
     found = view(state, seen, published.waits, now_s, ways, shared) if seen else {}
     still, file = published.still, loop.file
-    gateway = Heardless(
+    gateway = GatewayContact(
         last_s=loop.inbox.gateway_last_s,
-        trouble=loop.acting.gateway.trouble,
-        trouble_since_s=loop.acting.gateway.trouble_since_s,
+        trouble=loop.reconciler.gateway.trouble,
+        trouble_since_s=loop.reconciler.gateway.trouble_since_s,
     )
-    told = notices(state, seen, now_s, mode=file.mode, mode_since_s=file.mode_since_s, gateway=gateway) if seen else ()
+    told = (
+        alerts_of(state, seen, now_s, mode=file.mode, mode_since_s=file.mode_since_s, gateway=gateway) if seen else ()
+    )
     return {
         "pool": pool,
         "arbiter": {
@@ -42,13 +44,13 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
             "mode": file.mode,
             "tick_s": round(published.tick_took_s, 5),
         },
-        "metrics": loop.metrics_door.status(),
-        "cluster": loop.size.status(),
+        "metrics": loop.exporter.status(),
+        "cluster": loop.node_scaler.status(),
         "notices": [asdict(notice) for notice in (*told, *_metrics(loop))],
         **found,
     }
 
 
-def _metrics(loop: Loop) -> list[Notice]:
-    trouble = loop.metrics_door.trouble
-    return [Notice("metrics", "", 0.0, f"{trouble}; it is tried again")] if trouble else []
+def _metrics(loop: Loop) -> list[Alert]:
+    trouble = loop.exporter.trouble
+    return [Alert("metrics", "", 0.0, f"{trouble}; it is tried again")] if trouble else []

@@ -19,41 +19,41 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.core.demand.load import running
-from ebbtide_autoscaler.core.jobs.step_aside import leave
+from ebbtide_autoscaler.core.jobs.step_aside import preempt
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.placement import may_lose
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.plan import Plan
 
 DAY_S = 86_400.0
 BACKLOG_S = 20.0  # within which what waits is to be answered
 SLICE_S = 900.0  # of a schedule
 
 
-def newest_first(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
+def newest_first(now_s: float, state: PoolState, plan: Plan, config: PolicyConfig) -> None:
     """Jobs step aside until the replicas' missing slots are on their way: the one that began last goes first."""
-    missing = draft.shortfall.asked - _coming(state)
+    missing = plan.shortfall.asked - _coming(state)
     may_go = (job for job in state.jobs.values() if job.state is JobState.RUNNING and may_lose(job))
     for job in sorted(may_go, key=lambda job: -job.ran_since_s):
         if missing <= 0:
             return
         missing -= may_lose(job)
         if may_lose(job) < len(job.gang):
-            draft.moves.append(StopJob(job.spec.name, f"{draft.shortfall.whom}: keeps its least", preempts=True))
+            plan.moves.append(StopJob(job.spec.name, f"{plan.shortfall.whom}: keeps its least", preempts=True))
         else:
-            draft.moves.append(leave(state, job, draft, draft.shortfall.whom))
+            plan.moves.append(preempt(state, job, plan, plan.shortfall.whom))
 
 
-def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyConfig) -> None:
+def whole_servers(now_s: float, state: PoolState, plan: Plan, config: PolicyConfig) -> None:
     """Elastic jobs shrink, then whole servers come back from jobs, until the missing slots are on their way."""
-    missing = draft.shortfall.asked - _coming(state)
+    missing = plan.shortfall.asked - _coming(state)
     left: set[str] = set()
     for job in _with_most_to_spare(state):
         if missing <= 0:
             return
         spare = len(job.gang) - job.spec.workers_min
         left.add(job.spec.name)
-        why = f"{draft.shortfall.whom}: elastic, goes on with {len(job.gang) - min(spare, missing)} workers"
-        draft.moves.append(StopJob(job.spec.name, why, preempts=True))
+        why = f"{plan.shortfall.whom}: elastic, goes on with {len(job.gang) - min(spare, missing)} workers"
+        plan.moves.append(StopJob(job.spec.name, why, preempts=True))
         missing -= spare
     by_node: defaultdict[NodeId, list[JobRecord]] = defaultdict(list)
     for job in state.jobs.values():
@@ -65,7 +65,7 @@ def whole_servers(now_s: float, state: PoolState, draft: Draft, config: PolicyCo
         for job in by_node.pop(node):
             if job.spec.name not in left:
                 left.add(job.spec.name)
-                draft.moves.append(leave(state, job, draft, f"server {node} for {draft.shortfall.whom}"))
+                plan.moves.append(preempt(state, job, plan, f"server {node} for {plan.shortfall.whom}"))
                 missing -= len(job.gang)
 
 
@@ -101,7 +101,7 @@ class Servers:
         hold_s: float,
         headroom: float,
     ) -> None:
-        """``sizes``: requests that a replica serves at once, and replicas of a server; the rest: see `Knobs`."""
+        """``sizes``: requests that a replica serves at once, and replicas of a server; the rest: see `TickSettings`."""
         self._sizes, self._most, self._hold_s, self._headroom = sizes, most, hold_s, headroom
         self._held: dict[EndpointName, tuple[int, float]] = {}  # servers, and when fewer would have done last
 

@@ -15,7 +15,7 @@ from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.rules.promises import check
 from ebbtide.pool.spec import EndpointSpec, JobSpec, WorkloadClass
-from ebbtide_autoscaler.core.demand.demand_watch import SILENT_S, Watch
+from ebbtide_autoscaler.core.demand.demand_watch import SILENT_S, DemandWatch
 from ebbtide_autoscaler.core.forecast.demand_bins import Demand
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_simulator.model.engine import Engine, Times
@@ -157,7 +157,7 @@ class Run:
                 self._have(one.spec, from_s, until_s)
         self._busy_s = 0.0
         self._memory = scene.standing.memory
-        self._watch = Watch(scene.known, silent_s=max(SILENT_S, 2 * scene.tick_s))
+        self._watch = DemandWatch(scene.known, silent_s=max(SILENT_S, 2 * scene.tick_s))
         self._course: dict[Use, list[int]] = {use: [] for use in Use}
         self._ticks = 0
         self._prompted = 0  # decisions between two ticks

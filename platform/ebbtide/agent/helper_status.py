@@ -21,7 +21,7 @@ _PART_BYTES = 1 << 16
 _log = logging.getLogger(__name__)
 
 
-class HelperWord:
+class HelperStatus:
     """What the helper at a socket last said of itself. Used by one thread."""
 
     def __init__(self, path: Path, *, why_not: Callable[[Path], str] | None = None) -> None:

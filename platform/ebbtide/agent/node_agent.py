@@ -15,9 +15,9 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ebbtide.agent.host_memory.region_lender import Hosting
+from ebbtide.agent.host_memory.region_lender import RegionLender
 from ebbtide.agent.host_memory.regions_folder import regions_folder
-from ebbtide.agent.node_capabilities import MeansReader
+from ebbtide.agent.node_capabilities import CapabilityReader
 from ebbtide.agent.nvml import GpuProcesses
 from ebbtide.agent.ray_workers.forgotten_leases import end_forgotten
 from ebbtide.agent.ray_workers.logical_gpus import gpu_users, ray_workers
@@ -45,8 +45,8 @@ class NodeAgent:
         gpus = GpuProcesses()
         machine = machine_name(ray.get_runtime_context().get_node_labels())
         uuid_of = slot_uuids(machine, gpus.uuid)
-        self._hosting = Hosting(regions_folder(Path(lock_dir).parent.name, machine))  # .../<pool>/slots
-        means = MeansReader(Path(lock_dir).parent)
+        self._hosting = RegionLender(regions_folder(Path(lock_dir).parent.name, machine))  # .../<pool>/slots
+        means = CapabilityReader(Path(lock_dir).parent)
         self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of, means=means)
         link = ArbiterLink()
 
@@ -75,7 +75,7 @@ class NodeAgent:
             _log.info("took back the host memory of %s", name)
 
     def lend(self, job: str, lease_epoch: int, rank: int, size_bytes: int) -> str:
-        """The path of a region of this node's host memory; see `Hosting.lend`, which also says what it raises."""
+        """The path of a region of this node's host memory; see `RegionLender.lend`, which also says what it raises."""
         return str(self._hosting.lend(RegionKey(job, lease_epoch, rank), size_bytes))
 
     def regions(self) -> list[RegionView]:
@@ -83,7 +83,7 @@ class NodeAgent:
         return self._hosting.regions()
 
     def settle(self, job: str, lease_epoch: int) -> list[str]:
-        """What gangs of a job up to that lease left here counts no more; see `Hosting.settle`."""
+        """What gangs of a job up to that lease left here counts no more; see `RegionLender.settle`."""
         return self._hosting.settle(job, lease_epoch)
 
     def kill_holder(self, index: int, epoch_at_most: int) -> bool:

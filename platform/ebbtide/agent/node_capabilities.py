@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ebbtide.agent.helper_status import HelperWord
+from ebbtide.agent.helper_status import HelperStatus
 from ebbtide.agent.host_memory.available_memory import available_bytes
-from ebbtide.client.messages import NodeMeans
+from ebbtide.client.messages import NodeCapabilities
 from ebbtide.snapshot.rates_file import RatesUnusable, read_rates
 from ebbtide.system.runtime_dir import HELPER_SOCKET
 
@@ -17,7 +17,7 @@ READ_EVERY_S = 5.0  # a few small files; whoever parks asks for the memory itsel
 _log = logging.getLogger(__name__)
 
 
-class MeansReader:
+class CapabilityReader:
     """Call it as often as you like, from one thread."""
 
     def __init__(
@@ -31,16 +31,16 @@ class MeansReader:
         runtime_dir: of the pool, on this node.
         """
         self._folder, self._available, self._clock_s = runtime_dir, available, clock_s
-        self._known = NodeMeans()
+        self._known = NodeCapabilities()
         self._until_s = float("-inf")
-        self._helper = HelperWord(runtime_dir / HELPER_SOCKET)
+        self._helper = HelperStatus(runtime_dir / HELPER_SOCKET)
         self._said = ""
 
-    def __call__(self) -> NodeMeans:
+    def __call__(self) -> NodeCapabilities:
         """What was found at most `READ_EVERY_S` ago; of the helper, what it answered since."""
         now_s = self._clock_s()
         if now_s >= self._until_s:
-            self._known, self._until_s = NodeMeans(self._available(), self._rates()), now_s + READ_EVERY_S
+            self._known, self._until_s = NodeCapabilities(self._available(), self._rates()), now_s + READ_EVERY_S
             self._helper.ask()
         return replace(self._known, helper=self._helper.can_freeze)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ebbtide.agent.errors import GpuUnreadable, LockDirUnusable
 from ebbtide.agent.slot_locks.lock_content import UNKNOWN_HOLDER
 from ebbtide.agent.slot_locks.slot_lock import holder_of, lock_file
-from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder, NodeMeans, SlotRef
+from ebbtide.client.messages import AgentAnswer, AgentReport, LockHolder, NodeCapabilities, SlotRef
 from ebbtide.system.modes import Place, took
 from ebbtide.system.process import boot_id, command_of, kill_exactly, started_ticks
 
@@ -47,7 +47,7 @@ class SlotWatch:
         *,
         gpu_pids: Callable[[str], frozenset[int] | None] = lambda _uuid: None,
         uuid_of: Callable[[int], str] = lambda _index: "",
-        means: Callable[[], NodeMeans] = NodeMeans,
+        means: Callable[[], NodeCapabilities] = NodeCapabilities,
     ) -> None:
         self._node, self._lock_dir, self._gpu_pids, self._uuid_of = node, lock_dir, gpu_pids, uuid_of
         self._means = means

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Want(Enum):
+class DesiredState(Enum):
     """What the arbiter wants of a gang."""
 
     RUN = "run"
@@ -82,7 +82,7 @@ class JobDirective:
     """What the gang should do: ``number`` grows with each change, so that all ranks can agree on one."""
 
     number: int
-    want: Want
+    want: DesiredState
     lease: Lease | None  # with RUN: under which lease
 
 
@@ -289,7 +289,7 @@ class LockHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeMeans:
+class NodeCapabilities:
     """What a node has for state that leaves its slots; read anew every few seconds."""
 
     host_free_bytes: int | None = None  # that can be taken without anybody being killed for it; None: not known
@@ -315,7 +315,7 @@ class AgentReport:
     holders: Mapping[int, LockHolder | None]  # by GPU index; None: the lock is free
     sent_boot_s: float = 0.0
     uuids: Mapping[int, str] = field(default_factory=dict)  # by GPU index: NVML's, or made of machine and index
-    means: NodeMeans = NodeMeans()
+    means: NodeCapabilities = NodeCapabilities()
     after: AgentAnswer | None = None  # the last answer that had come in when it began to look
 
 

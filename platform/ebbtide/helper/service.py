@@ -16,7 +16,7 @@ from ebbtide.helper.criu.criu_program import NoCriu
 from ebbtide.helper.errors import Refused
 from ebbtide.helper.journal.journal_state import Entry
 from ebbtide.helper.journal.operation import Operation, Tool, Workplace
-from ebbtide.helper.journal.operation_locks import Claims
+from ebbtide.helper.journal.operation_locks import OperationLocks
 from ebbtide.helper.journal.workload_states import Op, Standing, Step
 from ebbtide.helper.operations.crash_recovery import settle
 from ebbtide.helper.operations.gpu_checkpoint import move_all, stand
@@ -55,7 +55,7 @@ class Service:
     def __init__(self, place: Workplace, tool: Tool | NoCriu, driver: BoundedDriver) -> None:
         """Work at ``place``, with CRIU and a driver as far as there are any."""
         self._place, self._tool, self._driver = place, tool, driver
-        self._claims = Claims()
+        self._claims = OperationLocks()
         self._unsettled: list[ExitStack] = []  # kept: a claim that nobody has is given back
 
     def settle_all(self, tell: Callable[[str], None]) -> list[threading.Thread]:

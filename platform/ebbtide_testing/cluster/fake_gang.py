@@ -14,11 +14,11 @@ from ebbtide.client.messages import (
     ControllerOrders,
     ControllerPhase,
     ControllerReport,
+    DesiredState,
     JobDirective,
     Lease,
     RankPhase,
     RankReport,
-    Want,
 )
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide_testing.cluster.fake_cluster import FakeCluster
@@ -113,9 +113,9 @@ class FakeGang:
             if self.cluster.random.random() < 0.02:
                 self.driver.publish()
             self._later(0.1, 0.3, lambda: self._safe_point(epoch))
-        elif order.want is Want.PARK:
+        elif order.want is DesiredState.PARK:
             self._park(order)
-        elif order.want is Want.RUN:
+        elif order.want is DesiredState.RUN:
             self.done = order.number
             for rank in self.ranks:
                 rank.directive = order.number
@@ -186,12 +186,12 @@ class FakeGang:
         if order is None or any(rank.phase is not RankPhase.PARKED for rank in self.ranks):
             self._later(0.1, 0.2, self._gate)
             return
-        if order.want is Want.RUN and order.lease is not None:
+        if order.want is DesiredState.RUN and order.lease is not None:
             self.done, self.lease = order.number, order.lease
             for rank in self.ranks:
                 rank.phase, rank.directive = RankPhase.RESUMING, order.number
                 self._later(0.05, 1.0, lambda rank=rank: self._take(rank, self.lease.epoch))
-        elif order.want is Want.PARK:
+        elif order.want is DesiredState.PARK:
             self.done = order.number
             for rank in self.ranks:
                 rank.directive = order.number
@@ -220,7 +220,7 @@ class FakeGang:
             step_s=0.2,
             lost_steps=self.lost_steps,
             commit_error="no space left on device" if self.driver.no_space else "",
-            park_refused=refused if self.heard is not None and self.heard.want is Want.PARK else "",
+            park_refused=refused if self.heard is not None and self.heard.want is DesiredState.PARK else "",
         )
 
         def answered(directive: JobDirective | None) -> None:

@@ -18,7 +18,7 @@ _CALLS_KEPT = 1000  # for tests to look at; some runs are long
 
 
 @dataclass(slots=True)
-class Book:
+class DriverState:
     """The content.
 
     Attributes:
@@ -43,11 +43,11 @@ class Book:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Book]:
+def opened(path: Path) -> Iterator[DriverState]:
     """The book at ``path``, empty if there is none; what was changed is kept if the block ends well."""
     with open(path.with_name(path.name + ".lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        book = Book(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else Book()
+        book = DriverState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else DriverState()
         yield book
         book.calls = [(str(call), int(pid)) for call, pid in book.calls[-_CALLS_KEPT:]]
         draft = path.with_name(path.name + ".draft")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.storage.coordination.single_flight import Leading, Terms, fly
+from ebbtide.storage.coordination.single_flight import Leading, Terms, run_single_flight
 from ebbtide.storage.errors import NotPublished, Refused, StorageError
 from ebbtide.storage.leases.lease_holder import DEFAULT_PACE
 from ebbtide.storage.leases.object_leases import this_process
@@ -124,7 +124,7 @@ def publish(
         if restored.object is not None and total <= (1 + ADDED_SHARE) * restored.bytes:
             return None, f"object {restored.object} has nearly all of it"
         work = _Work(store, made, files, restored)
-        return fly(
+        return run_single_flight(
             store.paths.root / FLIGHTS,
             made.ref_name,
             work=work.lead,

@@ -23,7 +23,7 @@ from ebbtide_serve.gateway.admission.keys import KeyRing, check_endpoint, check_
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock, SystemClock
 from ebbtide_serve.gateway.errors import ClientGone, Refusal, model_not_found, unavailable
-from ebbtide_serve.gateway.exchange import Errand, Exchange, Means
+from ebbtide_serve.gateway.exchange import Exchange, ExchangePorts, GatewayRequest
 from ebbtide_serve.gateway.http.body import read_body
 from ebbtide_serve.gateway.http.openapi import ALWAYS, GENERATION, LISTING, publish, request_body
 from ebbtide_serve.gateway.http.protocol import (
@@ -40,7 +40,7 @@ from ebbtide_serve.gateway.link import ArbiterPort, report_forever
 from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Upstream
 from ebbtide_serve.gateway.settings import SCOPE_ADMIN, SCOPE_GENERATE, SCOPE_MODELS, GatewaySettings
 from ebbtide_serve.gateway.telemetry.metrics import HUNG_UP, Meter
-from ebbtide_serve.gateway.telemetry.traffic_counters import Counters
+from ebbtide_serve.gateway.telemetry.traffic_counters import TrafficCounters
 
 PATHS: dict[type[BaseModel], str] = {ChatRequest: "/v1/chat/completions", CompletionRequest: "/v1/completions"}
 # The port opens a moment later, so that nobody who asks at once is told 503; an arbiter that is away must not keep the
@@ -68,11 +68,13 @@ class Gateway:
         self._routes = Routes(clock, settings.max_inflight_per_seat)
         self._hold = Hold(self._routes, _hold_limits(settings), clock)
         self._hold.serve_only(settings.endpoints)
-        self._counters = Counters(clock)
+        self._counters = TrafficCounters(clock)
         self._upstream = Upstream(settings.internal_token, settings.connect_timeout_s, settings.replica_silence_s)
         self.meter = Meter(self._present, lambda: self.stopping)
         self._know()
-        self._means = Means(self._hold, self._upstream, self._counters, self.meter, clock, settings.request_timeout_s)
+        self._means = ExchangePorts(
+            self._hold, self._upstream, self._counters, self.meter, clock, settings.request_timeout_s
+        )
 
     @contextlib.asynccontextmanager
     async def running(self, _app: FastAPI) -> AsyncIterator[None]:
@@ -197,7 +199,7 @@ class Gateway:
         admission = self._keys.admit(key, body_bytes=len(raw), max_tokens=body.tokens_wanted())
         request_id = _request_id(request.headers.get(REQUEST_ID_HEADER))
         # The path is a constant of ours: not a byte of the request's own path is passed on.
-        errand = Errand(body.model, PATHS[kind], raw, request_id, _name(key), bool(body.stream))
+        errand = GatewayRequest(body.model, PATHS[kind], raw, request_id, _name(key), bool(body.stream))
         return Exchange(errand, self._means, admission, self.exchanges)
 
 

@@ -31,7 +31,7 @@ from ebbtide_serve.gateway.errors import (
 from ebbtide_serve.gateway.http.sse import total_tokens
 from ebbtide_serve.gateway.proxy import REQUEST_ID_HEADER, Reply, Upstream
 from ebbtide_serve.gateway.telemetry.metrics import HUNG_UP, Account, Meter
-from ebbtide_serve.gateway.telemetry.traffic_counters import Counters
+from ebbtide_serve.gateway.telemetry.traffic_counters import TrafficCounters
 
 # How long a seat is left alone: one that refused may be draining or starting, one that died will leave the table soon.
 SHUN_REFUSED_S = 0.25
@@ -43,7 +43,7 @@ NOT_FOR_CLIENTS = (401, 403)
 
 
 @dataclass(frozen=True)
-class Errand:
+class GatewayRequest:
     """What is to be done."""
 
     endpoint: str
@@ -55,12 +55,12 @@ class Errand:
 
 
 @dataclass(frozen=True)
-class Means:
+class ExchangePorts:
     """What an exchange works with; shared by all."""
 
     hold: Hold
     upstream: Upstream
-    counters: Counters
+    counters: TrafficCounters
     meter: Meter
     clock: Clock
     request_timeout_s: float
@@ -69,7 +69,9 @@ class Means:
 class Exchange(Response):
     """Serves one errand. Awaited once, by the server."""
 
-    def __init__(self, errand: Errand, means: Means, admission: Admission, running: "set[Exchange]") -> None:
+    def __init__(
+        self, errand: GatewayRequest, means: ExchangePorts, admission: Admission, running: "set[Exchange]"
+    ) -> None:
         super().__init__()
         self._running = running
         self._errand = errand

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from ebbtide.client.messages import SeatRoute
 from ebbtide_serve.gateway.errors import SeatDead, SeatLost, SeatUnreachable, StreamBroken
-from ebbtide_serve.gateway.http.replica_connection import Wire
+from ebbtide_serve.gateway.http.replica_connection import ReplicaConnection
 from ebbtide_serve.gateway.http.sse import EventSplitter
 
 TOKEN_HEADER = "x-ebbtide-token"
@@ -35,7 +35,7 @@ class Reply:
     headers: dict[str, str]
     first: bytes  # the whole body, unless it is a stream of events
     events: EventSplitter | None  # None: not a stream
-    _wire: Wire
+    _wire: ReplicaConnection
 
     async def rest(self) -> AsyncIterator[bytes]:
         """The further events of a stream, as they come.
@@ -86,7 +86,7 @@ class Upstream:
             async with asyncio.timeout(self.connect_timeout_s):  # guard: connecting to a replica has a deadline
                 _, wire = await loop.create_connection(
                     # guard: a replica that works on an answer in one piece may be silent
-                    lambda: Wire(loop, self.silence_s if stream else None),
+                    lambda: ReplicaConnection(loop, self.silence_s if stream else None),
                     host,
                     port,
                 )
@@ -114,7 +114,7 @@ class Upstream:
         return "\r\n".join(lines).encode("latin-1")
 
 
-async def _first_bytes(wire: Wire, seat: SeatRoute) -> Reply:
+async def _first_bytes(wire: ReplicaConnection, seat: SeatRoute) -> Reply:
     try:
         await wire.answered()
         headers = {name: wire.headers[name] for name in PASSED_BACK if name in wire.headers}
@@ -132,7 +132,7 @@ async def _first_bytes(wire: Wire, seat: SeatRoute) -> Reply:
     raise SeatLost(f"{seat.seat} sent no event")  # guard: a stream without any event is lost and not empty
 
 
-async def _whole(wire: Wire) -> bytes:
+async def _whole(wire: ReplicaConnection) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while data := await wire.read():

@@ -24,7 +24,7 @@ from ebbtide.storage.objects.stored_object import StoredObject
 from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide_serve.loading.errors import FlatUnusable
 from ebbtide_serve.loading.flat.capture import Damage, capture, memory_for_capture
-from ebbtide_serve.loading.flat.capture_state import HeldCapture
+from ebbtide_serve.loading.flat.capture_state import CaptureState
 from ebbtide_serve.loading.flat.flat_file import buffers_in, read_flat
 from ebbtide_serve.loading.flat.flat_key import FlatKey
 from ebbtide_serve.loading.flat.identity import EngineFacts, flat_key
@@ -84,7 +84,7 @@ class RankLoad:
     """One load of one model; for one thread."""
 
     def __init__(
-        self, settings: LoadSettings, store: ProcessStore, *, record: StartRecord, held: HeldCapture, say: Say
+        self, settings: LoadSettings, store: ProcessStore, *, record: StartRecord, held: CaptureState, say: Say
     ) -> None:
         """``record`` and ``held`` are changed; ``say`` is for one line a reason."""
         self._settings, self._store, self._record, self._held, self._say = settings, store, record, held, say

@@ -12,7 +12,7 @@ from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.errors import NotPublished
 from ebbtide.storage.files.shared_files import Bounded
-from ebbtide.storage.leases.best_effort_leases import LateLeases
+from ebbtide.storage.leases.best_effort_leases import BestEffortLeases
 from ebbtide.storage.leases.object_leases import SharedLeases
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.objects.object_store import ObjectStore
@@ -72,7 +72,7 @@ def open_pool_store(
         load, later = (
             node_traffic(root, kind, limits.bytes_per_s) for kind in (TrafficClass.SERVE_LOAD, TrafficClass.PREFETCH)
         )
-        leases = LateLeases(SharedLeases(paths.leases, who=who), warn)
+        leases = BestEffortLeases(SharedLeases(paths.leases, who=who), warn)
         transport = PosixTransport(pool, threads=threads, traffic=load)
         store = ObjectStore.at(root, transport, leases=leases, budget=limits.models)
         behind = PosixTransport(pool, threads=threads, traffic=later)

@@ -29,7 +29,7 @@ REPORT_PERIOD_S = 0.2  # the arbiter ticks ten times a second; a replica's start
 ENGINE_STOP_S = 3.0  # vLLM ends by itself in 1 to 5 s, or is killed then
 
 
-class Reports(Protocol):
+class ReplicaReports(Protocol):
     """What a replica tells the arbiter (``ArbiterLink`` behind it)."""
 
     async def report_replica(self, report: ReplicaReport) -> ReplicaOrders | None:
@@ -74,7 +74,7 @@ class StageClock:
 class ReplicaServer:
     """Runs one replica from lease to end. All methods on one event loop."""
 
-    def __init__(self, identity: ReplicaIdentity, reports: Reports, *, token: str, host: str) -> None:
+    def __init__(self, identity: ReplicaIdentity, reports: ReplicaReports, *, token: str, host: str) -> None:
         self._identity = identity
         self._reports = reports
         self._host = host

@@ -16,7 +16,7 @@ class LoadCalls:
         return RECORD.to_dict()
 
     def ebbtide_flat_state(self) -> dict[str, object]:
-        """See `HeldCapture.state`."""
+        """See `CaptureState.state`."""
         return HELD.state()
 
     def ebbtide_flat_stage(self, attempt: str) -> None:

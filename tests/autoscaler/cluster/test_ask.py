@@ -8,7 +8,7 @@ from ebbtide.pool.rules.drain import UNNEEDED
 from ebbtide_autoscaler.cluster import resource_request
 from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.cluster.resource_request import NODE_LABEL, request_of, send
-from ebbtide_autoscaler.cluster.size import SizeWish
+from ebbtide_autoscaler.cluster.size import DesiredSize
 from tests.builders.policy import a_pool, fold
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -20,8 +20,8 @@ def here(node: NodeId, gpus: int) -> tuple[int, dict[str, str]]:
     return gpus, {NODE_LABEL: str(node)}
 
 
-def a_wish(*, new: int = 0, going: tuple[NodeId, ...] = (), back: tuple[NodeId, ...] = ()) -> SizeWish:
-    return SizeWish(3 + new, new, going, back, (), "r")
+def a_wish(*, new: int = 0, going: tuple[NodeId, ...] = (), back: tuple[NodeId, ...] = ()) -> DesiredSize:
+    return DesiredSize(3 + new, new, going, back, (), "r")
 
 
 def test_every_node_that_stays_is_named_with_all_its_gpus_and_the_new_ones_are_not() -> None:

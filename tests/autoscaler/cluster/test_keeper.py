@@ -9,7 +9,7 @@ from ebbtide.pool.ids import EndpointName, NodeId, seat_id
 from ebbtide.pool.rules.drain import UNNEEDED
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster import node_scaler as keeper_module
-from ebbtide_autoscaler.cluster.node_scaler import STUCK_S, TAKEN_S, SizeKeeper
+from ebbtide_autoscaler.cluster.node_scaler import STUCK_S, TAKEN_S, NodeScaler
 from ebbtide_autoscaler.cluster.resource_request import Request
 from ebbtide_autoscaler.cluster.size import SizeConfig
 from tests.autoscaler.closed_loop import an_endpoint
@@ -43,7 +43,7 @@ def ray() -> Ray:
 
 class Scene:
     def __init__(self, ray: Ray) -> None:
-        self.keeper = SizeKeeper(ray)
+        self.keeper = NodeScaler(ray)
         self.ray = ray
 
     async def tick(

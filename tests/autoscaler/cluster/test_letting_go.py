@@ -8,8 +8,8 @@ from ebbtide.pool.ids import NodeId, seat_id, slot_id
 from ebbtide.pool.rules.drain import UNNEEDED, let_go
 from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.control.fence_table import Fence, prefix
-from ebbtide_autoscaler.core.observe.alerts import Heardless, notices
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.alerts import GatewayContact, alerts_of
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.tick.instructions import HoldFence, instruct
 from tests.builders.policy import CHAT, a_pool, fold, slots
 from tests.builders.surroundings import A, B, Scene, entry
@@ -34,7 +34,7 @@ def test_a_node_is_let_go_when_the_pool_itself_drained_it_and_nobody_is_left() -
 
 def test_no_fence_is_asked_for_on_a_node_that_is_let_go() -> None:
     open_slots = fold(POOL, *(SlotUnfenced(slot) for slot in POOL.slots))
-    seen = Seen(started_s=0.0)
+    seen = Observation(started_s=0.0)
     assert {one.slot for one in instruct(open_slots, seen, NOW) if isinstance(one, HoldFence)} == set(POOL.slots)
     left = fold(open_slots, UNNEEDED_N1)
     assert {one.slot for one in instruct(left, seen, NOW) if isinstance(one, HoldFence)} == set(slots(1))
@@ -43,10 +43,10 @@ def test_no_fence_is_asked_for_on_a_node_that_is_let_go() -> None:
 
 
 def test_nobody_misses_the_agent_of_a_node_that_is_let_go() -> None:
-    seen = Seen(started_s=0.0)
+    seen = Observation(started_s=0.0)
 
     def silent(state: object) -> set[str]:
-        found = notices(state, seen, NOW, mode=PoolMode.MANAGE, mode_since_s=0.0, gateway=Heardless())  # type: ignore[arg-type]
+        found = alerts_of(state, seen, NOW, mode=PoolMode.MANAGE, mode_since_s=0.0, gateway=GatewayContact())  # type: ignore[arg-type]
         return {notice.name for notice in found if notice.about == "agent"}
 
     assert silent(POOL) == {"n0", "n1"}

@@ -22,7 +22,7 @@ from ebbtide.pool.ids import EndpointName, NodeId, node_of, seat_id
 from ebbtide.pool.rules.drain import UNNEEDED, occupants
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide_autoscaler.cluster.size import SizeConfig, SizeMemory, SizeWish, cluster_size
+from ebbtide_autoscaler.cluster.size import DesiredSize, SizeConfig, SizeMemory, cluster_size
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.plan.fair_share import Team
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
@@ -48,7 +48,7 @@ def after(
     memory: SizeMemory | None = None,
     config: SizeConfig = CONFIG,
     now_s: float = NOW,
-) -> tuple[SizeWish, SizeMemory]:
+) -> tuple[DesiredSize, SizeMemory]:
     """What is wished for when the pool has been as it is for so long."""
     known = memory or SizeMemory()
     for at_s in (now_s, now_s + for_s):
@@ -63,7 +63,7 @@ def two_nodes(slots_per_replica: int = 1) -> PoolState:
 def test_a_pool_in_which_all_fits_stays_as_it_is() -> None:
     state = with_job(two_nodes(), a_job(workers_min=4, workers_max=4), (*slots(2), *slots(2, "n1")))
     wish, _ = after(state, for_s=10 * IDLE_S)
-    assert wish == SizeWish(2, 0, (), (), (), "2 nodes of 1..4: all that is wanted fits")
+    assert wish == DesiredSize(2, 0, (), (), (), "2 nodes of 1..4: all that is wanted fits")
 
 
 @pytest.mark.proves("the cluster grows for what is lacking")
@@ -303,7 +303,7 @@ def configs() -> st.SearchStrategy[SizeConfig]:
     )
 
 
-def lasting(state: PoolState, aims: Aims, config: SizeConfig) -> list[SizeWish]:
+def lasting(state: PoolState, aims: Aims, config: SizeConfig) -> list[DesiredSize]:
     """The wishes of an hour and a half in which nothing changes."""
     memory, found = SizeMemory(), []
     for minute in range(90):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.ids import EndpointName
-from ebbtide_autoscaler.core.demand.demand_watch import SURGES_EVERY, Closed, Watch
+from ebbtide_autoscaler.core.demand.demand_watch import SURGES_EVERY, Closed, DemandWatch
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, KEPT, Bin, Demand, bin_of
 from ebbtide_autoscaler.core.forecast.experts import GAP_BINS
 from ebbtide_autoscaler.core.forecast.surge import ENOUGH, SAMPLE_S
@@ -23,20 +23,20 @@ def said(requests: int, *, known: bool = True) -> dict[EndpointName, EndpointSig
     return {CHAT: EndpointSignals(held=requests // 4, inflight=requests - requests // 4, known=known)}
 
 
-def hear(watch: Watch, requests: int, *, from_s: float, bins: float, known: bool = True) -> list[Closed]:
+def hear(watch: DemandWatch, requests: int, *, from_s: float, bins: float, known: bool = True) -> list[Closed]:
     """So many requests for so many bins."""
     ticks = int(bins * BIN_S / TICK_S)
     return [one for n in range(ticks + 1) for one in watch.hear(from_s + n * TICK_S, said(requests, known=known))]
 
 
 def test_held_and_running_requests_are_demand() -> None:
-    watch = Watch()
+    watch = DemandWatch()
     closed = hear(watch, 8, from_s=START_S, bins=2)
     assert closed == [Closed(CHAT, 1000, Bin(8.0, 8.0)), Closed(CHAT, 1001, Bin(8.0, 8.0))]
 
 
 def test_silent_gateways_leave_a_gap_and_no_zero() -> None:
-    watch = Watch()
+    watch = DemandWatch()
     hear(watch, 8, from_s=START_S, bins=1)
     hear(watch, 0, from_s=START_S + BIN_S + TICK_S, bins=1.5, known=False)
     closed = hear(watch, 8, from_s=START_S + 3 * BIN_S, bins=1)
@@ -53,7 +53,7 @@ STEP = st.tuples(
 @given(st.lists(st.tuples(STEP, st.integers(1, 40)), max_size=12))
 def test_records_come_to_what_was_heard_however_clocks_jump(steps: list[tuple[tuple[float, bool], int]]) -> None:
     """However far the clock is set ahead: what is written is no more than was heard, and is read back as it was."""
-    watch, now_s, replayed = Watch(), 0.0, dict[EndpointName, Demand]()
+    watch, now_s, replayed = DemandWatch(), 0.0, dict[EndpointName, Demand]()
     for (after_s, known), ticks in steps:
         now_s += after_s
         for _ in range(ticks):
@@ -66,7 +66,7 @@ def test_records_come_to_what_was_heard_however_clocks_jump(steps: list[tuple[tu
 
 
 def test_an_outlook_comes_with_history_and_is_made_anew_with_each_bin() -> None:
-    watch = Watch()
+    watch = DemandWatch()
     hear(watch, 8, from_s=START_S, bins=12)
     assert watch.outlooks[CHAT].most(0.9, BIN_S, 8.0) is None
     hear(watch, 8, from_s=START_S + 12 * BIN_S, bins=24)
@@ -80,7 +80,7 @@ def test_an_outlook_comes_with_history_and_is_made_anew_with_each_bin() -> None:
 def test_who_speaks_seldom_is_heard_by_one_who_knows() -> None:
     every_s = 90.0
     for silent_s, known in ((30.0, False), (2 * every_s, True)):
-        watch = Watch(silent_s=silent_s)
+        watch = DemandWatch(silent_s=silent_s)
         for number in range(int(40 * BIN_S / every_s)):
             watch.hear(START_S + number * every_s, said(8))
         found = watch.outlooks[CHAT]
@@ -89,9 +89,9 @@ def test_who_speaks_seldom_is_heard_by_one_who_knows() -> None:
 
 
 def test_another_arbiter_goes_on_from_what_was_kept() -> None:
-    first = Watch()
+    first = DemandWatch()
     closed = hear(first, 8, from_s=START_S, bins=36)
-    second = Watch(first.demand)
+    second = DemandWatch(first.demand)
     assert second.outlooks[CHAT].most(0.9, BIN_S, 8.0) == first.outlooks[CHAT].most(0.9, BIN_S, 8.0)
     assert len(closed) == 36
 
@@ -99,7 +99,7 @@ def test_another_arbiter_goes_on_from_what_was_kept() -> None:
 @given(st.integers(0, 8 * 12), st.booleans())
 def test_what_is_expected_is_as_of_now_however_long_nobody_listened(gap: int, known: bool) -> None:
     """Of a busy pool that comes back: after an hour what was last heard says nothing, with a day less than known."""
-    watch = Watch({CHAT: Demand(1000, (Bin(40.0, 42.0),) * 60)})
+    watch = DemandWatch({CHAT: Demand(1000, (Bin(40.0, 42.0),) * 60)})
     now_s = (1060 + gap) * BIN_S + 1.0
     watch.hear(now_s, said(1, known=known))
     found = watch.outlooks[CHAT]
@@ -113,21 +113,21 @@ def test_what_is_expected_is_as_of_now_however_long_nobody_listened(gap: int, kn
 
 def test_after_hours_of_silence_what_is_expected_is_as_of_that_time_yesterday() -> None:
     day, night = (Bin(40.0, 42.0),) * 144, (Bin(4.0, 5.0),) * 144
-    watch = Watch({CHAT: Demand(0, (day + night) * 3 + day)})
+    watch = DemandWatch({CHAT: Demand(0, (day + night) * 3 + day)})
     for hours, expected in ((8, 4.0), (13, 40.0)):
         watch.hear((7 * 144 + hours * 12) * BIN_S, said(1))
         assert watch.outlooks[CHAT].running_in(3 * BIN_S, 1.0) == pytest.approx(expected, rel=0.1)
 
 
 def test_a_bin_that_closes_late_is_known_although_it_was_taken_for_unknown_meanwhile() -> None:
-    watch, end_s = Watch(), START_S + BIN_S
+    watch, end_s = DemandWatch(), START_S + BIN_S
     hear(watch, 8, from_s=START_S, bins=0.9)
     watch.hear(end_s + 1.0, {})
     assert [one.value for one in watch.hear(end_s + 2.0, said(8))] == [Bin(8.0, 8.0)]
     assert watch.demand[CHAT] == Demand(1000, (Bin(8.0, 8.0),))
 
 
-def surge(watch: Watch, samples: int, *, from_s: float = START_S) -> float:
+def surge(watch: DemandWatch, samples: int, *, from_s: float = START_S) -> float:
     """Demand that doubles and halves; gives when it ended."""
     for number in range(samples):
         watch.hear(from_s + number * SAMPLE_S, said(8 * (1 + number % 2)))
@@ -135,7 +135,10 @@ def surge(watch: Watch, samples: int, *, from_s: float = START_S) -> float:
 
 
 def test_demand_is_what_arrives_times_how_long_it_stays_not_what_is_there_at_a_moment() -> None:
-    watch, seen = Watch(), EndpointSignals(inflight=13, arriving_per_s=4.0, stay_s=2.0, known=True)  # 13 by chance
+    watch, seen = (
+        DemandWatch(),
+        EndpointSignals(inflight=13, arriving_per_s=4.0, stay_s=2.0, known=True),
+    )  # 13 by chance
     closed = [one for tick in range(21) for one in watch.hear(START_S + tick * TICK_S, {CHAT: seen})]
     assert closed == [Closed(CHAT, 1000, Bin(8.0, 8.0, 4.0))], (
         "and how many came, from which follows how long each took"
@@ -143,7 +146,7 @@ def test_demand_is_what_arrives_times_how_long_it_stays_not_what_is_there_at_a_m
 
 
 def test_how_demand_surges_is_known_before_its_days_are_and_stays_when_a_bin_is_full() -> None:
-    watch = Watch()
+    watch = DemandWatch()
     end_s = surge(watch, ENOUGH - 1, from_s=START_S + 7.0)  # so no sample is due when a bin ends
     assert not watch.outlooks[CHAT].surges
     end_s = surge(watch, 100 - (ENOUGH - 1), from_s=end_s)
@@ -154,7 +157,7 @@ def test_how_demand_surges_is_known_before_its_days_are_and_stays_when_a_bin_is_
 
 
 def test_it_is_looked_at_once_a_minute_and_begins_anew_after_a_gap() -> None:
-    watch = Watch()
+    watch = DemandWatch()
     end_s = surge(watch, ENOUGH + 2 * SURGES_EVERY + 1)
     known = watch.outlooks
     assert known[CHAT].surges
@@ -165,7 +168,7 @@ def test_it_is_looked_at_once_a_minute_and_begins_anew_after_a_gap() -> None:
 
 
 def test_silent_gateways_tell_nothing_of_surges() -> None:
-    watch = Watch()
+    watch = DemandWatch()
     end_s = surge(watch, ENOUGH + SURGES_EVERY + 1)
     known = watch.outlooks
     for number in range(40):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.helper_status import HelperWord, ask
+from ebbtide.agent.helper_status import HelperStatus, ask
 from tests.platform.helper.trees import helping
 
 
@@ -27,7 +27,7 @@ def silent(folder: Path) -> Iterator[Path]:
         yield folder / "silent.sock"
 
 
-def asked(word: HelperWord) -> bool:
+def asked(word: HelperStatus) -> bool:
     word.ask()
     word.wait()
     return word.can_freeze
@@ -35,7 +35,7 @@ def asked(word: HelperWord) -> bool:
 
 def test_a_helper_with_a_driver_can_and_its_death_is_noticed(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with helping(folder, None, "--fake-driver", str(folder / "driver")) as running:
-        word = HelperWord(running.socket)
+        word = HelperStatus(running.socket)
         assert not word.can_freeze and asked(word)
     assert running.socket.is_socket(), "a killed helper leaves its socket"
     assert not asked(word) and "it does not answer" in caplog.text
@@ -45,7 +45,7 @@ def test_a_helper_with_a_driver_can_and_its_death_is_noticed(folder: Path, caplo
 
 def test_a_helper_without_a_driver_cannot_and_that_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with helping(folder, None) as running:
-        word = HelperWord(running.socket)
+        word = HelperStatus(running.socket)
         assert not asked(word) and not asked(word)
     assert len(caplog.records) == 1 and "takes nobody off a GPU" in caplog.text
 
@@ -86,7 +86,7 @@ def test_where_there_is_no_helper_nobody_is_asked_and_nothing_is_said(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As on every node without a GPU."""
-    word = HelperWord(folder / "none.sock", why_not=lambda _path: pytest.fail("asked"))
+    word = HelperStatus(folder / "none.sock", why_not=lambda _path: pytest.fail("asked"))
     assert not asked(word) and word._asking is None and not caplog.records
 
 
@@ -98,7 +98,7 @@ def test_nobody_waits_for_an_answer_and_one_question_is_asked_at_a_time(silent: 
         assert answering.wait(30)
         return ""
 
-    word = HelperWord(silent, why_not=why_not)
+    word = HelperStatus(silent, why_not=why_not)
     word.ask()
     word.ask()
     assert not word.can_freeze

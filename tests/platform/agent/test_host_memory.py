@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ebbtide.agent.host_memory import region_lender as hosting_module
-from ebbtide.agent.host_memory.region_lender import IDLE_S, MISSING_S, Hosting
+from ebbtide.agent.host_memory.region_lender import IDLE_S, MISSING_S, RegionLender
 from ebbtide.snapshot.errors import HostMemoryShort
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
@@ -36,8 +36,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def hosting(tmp_path: Path, clock: Clock) -> Hosting:
-    made = Hosting(tmp_path / "u" / "pool" / "machine", clock_s=clock)
+def hosting(tmp_path: Path, clock: Clock) -> RegionLender:
+    made = RegionLender(tmp_path / "u" / "pool" / "machine", clock_s=clock)
     made.set_budget(10 * PAGE)
     return made
 
@@ -51,7 +51,7 @@ def fill(path: Path, note: bytes = b"n") -> Region:
 
 
 def test_nothing_is_lent_before_the_budget_is_known_nor_beyond_it(tmp_path: Path) -> None:
-    hosting = Hosting(tmp_path / "u" / "pool" / "machine", available=lambda: None)
+    hosting = RegionLender(tmp_path / "u" / "pool" / "machine", available=lambda: None)
     assert (hosting.regions(), hosting.sweep([]), hosting.settle("a", 1)) == ([], [], []), "its folder is not there"
     with pytest.raises(HostMemoryShort, match="not told"):
         hosting.lend(A0, PAGE)
@@ -65,7 +65,7 @@ def test_nothing_is_lent_before_the_budget_is_known_nor_beyond_it(tmp_path: Path
 
 
 @pytest.mark.proves("a folder of another user is refused")
-def test_the_folder_is_private_and_nobody_elses(hosting: Hosting, tmp_path: Path) -> None:
+def test_the_folder_is_private_and_nobody_elses(hosting: RegionLender, tmp_path: Path) -> None:
     path = hosting.lend(A0, PAGE)
     assert path.stat().st_mode & 0o777 == 0o600
     assert {folder.stat().st_mode & 0o777 for folder in (path.parent, *path.parents[1:3])} == {0o700}
@@ -75,7 +75,7 @@ def test_the_folder_is_private_and_nobody_elses(hosting: Hosting, tmp_path: Path
 
 
 @pytest.mark.proves("a folder that others may write to is refused")
-def test_a_folder_that_others_may_write_to_is_refused(hosting: Hosting) -> None:
+def test_a_folder_that_others_may_write_to_is_refused(hosting: RegionLender) -> None:
     folder = hosting.lend(A0, PAGE).parent
     folder.parent.chmod(0o770)
     with pytest.raises(HostMemoryShort, match=r"others may write to .*chmod 700"):
@@ -87,13 +87,13 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "u" / "pool").mkdir(parents=True)
     (tmp_path / "u" / "pool" / "machine").symlink_to(tmp_path / "elsewhere")
-    hosting = Hosting(tmp_path / "u" / "pool" / "machine")
+    hosting = RegionLender(tmp_path / "u" / "pool" / "machine")
     hosting.set_budget(PAGE)
     with pytest.raises(HostMemoryShort, match="machine is not this user's own"):
         hosting.lend(A0, PAGE)
 
 
-def test_a_rank_that_asks_again_gets_what_it_had_or_has_it_replaced(hosting: Hosting) -> None:
+def test_a_rank_that_asks_again_gets_what_it_had_or_has_it_replaced(hosting: RegionLender) -> None:
     first = hosting.lend(A0, 4 * PAGE)
     assert look(hosting.lend(A0, PAGE)).size_bytes == 4 * PAGE, "the same"
     assert hosting.lend(A0, 8 * PAGE) == first
@@ -102,7 +102,7 @@ def test_a_rank_that_asks_again_gets_what_it_had_or_has_it_replaced(hosting: Hos
     assert [view.path for view in hosting.regions()] == [later]
 
 
-def test_what_counts_is_not_given_up_for_a_later_gang(hosting: Hosting) -> None:
+def test_what_counts_is_not_given_up_for_a_later_gang(hosting: RegionLender) -> None:
     fill(hosting.lend(A0, 4 * PAGE)).close()
     hosting.lend(RegionKey("a", 2, 0), 4 * PAGE)
     assert read_region(next(view.path for view in hosting.regions() if view.key == A0)).note == b"n"
@@ -110,10 +110,10 @@ def test_what_counts_is_not_given_up_for_a_later_gang(hosting: Hosting) -> None:
         hosting.lend(A0, PAGE)
 
 
-def test_a_new_agent_finds_what_was_lent_before(hosting: Hosting, tmp_path: Path) -> None:
+def test_a_new_agent_finds_what_was_lent_before(hosting: RegionLender, tmp_path: Path) -> None:
     region = fill(hosting.lend(A0, 4 * PAGE))
     (tmp_path / "u/pool/machine" / "a.1.0.making").write_bytes(b"its agent was killed here")
-    again = Hosting(tmp_path / "u" / "pool" / "machine")
+    again = RegionLender(tmp_path / "u" / "pool" / "machine")
     again.set_budget(5 * PAGE)
     assert again.sweep(["a"]) == []
     assert [(view.key, view.state, view.borrower_lives) for view in again.regions()] == [(A0, RegionState.FULL, True)]
@@ -124,7 +124,7 @@ def test_a_new_agent_finds_what_was_lent_before(hosting: Hosting, tmp_path: Path
 
 
 def test_what_nobody_can_need_is_taken_back_after_a_while_and_what_counts_only_with_its_job(
-    hosting: Hosting, clock: Clock
+    hosting: RegionLender, clock: Clock
 ) -> None:
     fill(hosting.lend(A0, PAGE)).close()
     hosting.lend(RegionKey("a", 1, 1), PAGE)  # nobody has opened it yet
@@ -146,7 +146,7 @@ def test_what_nobody_can_need_is_taken_back_after_a_while_and_what_counts_only_w
     assert hosting.sweep([]) == ["a.1.0.region"]
 
 
-def test_only_what_was_idle_all_the_time_is_taken_back(hosting: Hosting, clock: Clock) -> None:
+def test_only_what_was_idle_all_the_time_is_taken_back(hosting: RegionLender, clock: Clock) -> None:
     """Memory that is asked for again, was borrowed in between, or held what counts, has its time from then on."""
     again, borrowed, counted = (RegionKey("a", 1, rank) for rank in range(3))
     hosting.lend(again, PAGE)
@@ -168,7 +168,7 @@ def test_only_what_was_idle_all_the_time_is_taken_back(hosting: Hosting, clock: 
     assert hosting.sweep(["a"]) == ["a.1.0.region", "a.1.1.region", "a.1.2.region"]
 
 
-def test_memory_of_a_borrower_who_lives_is_never_taken_back(hosting: Hosting, clock: Clock) -> None:
+def test_memory_of_a_borrower_who_lives_is_never_taken_back(hosting: RegionLender, clock: Clock) -> None:
     region = Region.open(hosting.lend(A0, PAGE))
     hosting.sweep([])
     clock.now_s += 2 * MISSING_S
@@ -180,7 +180,7 @@ def test_memory_of_a_borrower_who_lives_is_never_taken_back(hosting: Hosting, cl
 
 
 def test_garbage_in_the_folder_hinders_nobody_and_is_told_once(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hosting: RegionLender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = hosting.lend(A0, PAGE).parent
     (folder / "x.1.0.region").write_bytes(os.urandom(5000))
@@ -206,7 +206,7 @@ class Lending(RuleBasedStateMachine):
         super().__init__()
         self.tmp = tempfile.TemporaryDirectory()
         self.clock = Clock()
-        self.hosting = Hosting(Path(self.tmp.name) / "u" / "p" / "m", clock_s=self.clock)
+        self.hosting = RegionLender(Path(self.tmp.name) / "u" / "p" / "m", clock_s=self.clock)
         self.hosting.set_budget(6 * PAGE)
         self.open: dict[RegionKey, Region] = {}
         self.count: set[RegionKey] = set()

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.agent.host_memory import region_lender as hosting_module
 from ebbtide.agent.host_memory.available_memory import available_bytes
-from ebbtide.agent.host_memory.region_lender import Hosting
+from ebbtide.agent.host_memory.region_lender import RegionLender
 from ebbtide.agent.host_memory.regions_folder import regions_folder
 from ebbtide.snapshot.errors import HostMemoryShort
 from ebbtide.snapshot.regions import pages
@@ -23,8 +23,8 @@ A0 = RegionKey("a", 1, 0)
 
 
 @pytest.fixture
-def hosting(tmp_path: Path) -> Hosting:
-    made = Hosting(tmp_path / "u" / "pool" / "machine")
+def hosting(tmp_path: Path) -> RegionLender:
+    made = RegionLender(tmp_path / "u" / "pool" / "machine")
     made.set_budget(10 * PAGE)
     return made
 
@@ -34,7 +34,7 @@ EDGES_OF_MAKING = ((os, "ftruncate"), (pages, "_populate"), (os, "pwrite"), (os,
 
 @pytest.mark.parametrize(("place", "edge"), EDGES_OF_MAKING)
 def test_an_agent_killed_while_it_makes_a_region_leaves_nothing_that_counts(
-    hosting: Hosting, tmp_path: Path, place: object, edge: str
+    hosting: RegionLender, tmp_path: Path, place: object, edge: str
 ) -> None:
     hosting.lend(A0, PAGE)
     child = os.fork()
@@ -43,7 +43,7 @@ def test_an_agent_killed_while_it_makes_a_region_leaves_nothing_that_counts(
         hosting.lend(A0, 2 * PAGE)  # in place of the one that is too small
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    again = Hosting(tmp_path / "u" / "pool" / "machine")
+    again = RegionLender(tmp_path / "u" / "pool" / "machine")
     again.set_budget(2 * PAGE)
     assert again.regions() == []
     again.sweep(["a"])
@@ -52,7 +52,7 @@ def test_an_agent_killed_while_it_makes_a_region_leaves_nothing_that_counts(
 
 
 def test_memory_that_the_node_has_not_is_not_lent(tmp_path: Path) -> None:
-    hosting = Hosting(tmp_path / "u" / "pool" / "machine", available=lambda: 2 * PAGE)
+    hosting = RegionLender(tmp_path / "u" / "pool" / "machine", available=lambda: 2 * PAGE)
     hosting.set_budget(10 * PAGE)
     hosting.lend(A0, 2 * PAGE)
     with pytest.raises(HostMemoryShort, match=r"needs 12288 bytes.*8192 bytes left.*lower pool\.host_memory_per_node"):
@@ -74,7 +74,7 @@ class SlowMaking:
 
 
 def test_who_waits_for_memory_keeps_nobody_waiting_and_is_counted(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+    hosting: RegionLender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making = SlowMaking(monkeypatch)
     with ThreadPoolExecutor(3) as pool:
@@ -94,7 +94,7 @@ def test_who_waits_for_memory_keeps_nobody_waiting_and_is_counted(
 
 def test_what_is_promised_to_one_is_not_lent_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     making = SlowMaking(monkeypatch)
-    hosting = Hosting(tmp_path / "u" / "pool" / "machine", available=lambda: 6 * PAGE)
+    hosting = RegionLender(tmp_path / "u" / "pool" / "machine", available=lambda: 6 * PAGE)
     hosting.set_budget(20 * PAGE)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(hosting.lend, A0, 4 * PAGE)
@@ -105,7 +105,7 @@ def test_what_is_promised_to_one_is_not_lent_to_another(tmp_path: Path, monkeypa
         first.result(10)
 
 
-def test_what_could_not_be_made_is_not_lent(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_made_is_not_lent(hosting: RegionLender, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Path:
         raise HostMemoryShort("no room")
 
@@ -119,7 +119,7 @@ def test_what_could_not_be_made_is_not_lent(hosting: Hosting, monkeypatch: pytes
 
 
 def test_the_budget_holds_whoever_asks_at_once(tmp_path: Path) -> None:
-    hosting = Hosting(tmp_path / "u" / "pool" / "machine")
+    hosting = RegionLender(tmp_path / "u" / "pool" / "machine")
     hosting.set_budget(10 * PAGE)
 
     def ask(rank: int) -> int:

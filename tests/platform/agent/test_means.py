@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
-from ebbtide.agent.node_capabilities import READ_EVERY_S, MeansReader
-from ebbtide.client.messages import NodeMeans
+from ebbtide.agent.node_capabilities import READ_EVERY_S, CapabilityReader
+from ebbtide.client.messages import NodeCapabilities
 from ebbtide.snapshot.rates_file import FILE_NAME, write_rates
 from ebbtide.snapshot.tiers import Lane, Rate
 from ebbtide.system.runtime_dir import HELPER_SOCKET
@@ -13,13 +13,13 @@ from tests.platform.helper.trees import helping
 
 def test_rates_and_memory_are_told_and_read_again_after_a_while(tmp_path: Path) -> None:
     now_s, free = [0.0], [7]
-    read = MeansReader(tmp_path, available=lambda: free[0], clock_s=lambda: now_s[0])
-    assert read() == NodeMeans(7, (), helper=False)
+    read = CapabilityReader(tmp_path, available=lambda: free[0], clock_s=lambda: now_s[0])
+    assert read() == NodeCapabilities(7, (), helper=False)
     free[0] = 8
     write_rates(tmp_path, {Lane.MEMCPY_OUT: Rate(2e9, "measured", measured=True)})
-    assert read() == NodeMeans(7, (), helper=False)
+    assert read() == NodeCapabilities(7, (), helper=False)
     now_s[0] += READ_EVERY_S
-    assert read() == NodeMeans(8, (("memcpy_out", 2e9),), helper=False)
+    assert read() == NodeCapabilities(8, (("memcpy_out", 2e9),), helper=False)
     (tmp_path / FILE_NAME).write_text("damaged")
     now_s[0] += READ_EVERY_S
     assert read().rates == ()
@@ -28,7 +28,7 @@ def test_rates_and_memory_are_told_and_read_again_after_a_while(tmp_path: Path) 
 def test_a_helper_counts_once_it_has_answered_and_no_longer_than_it_answers(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     now_s = [0.0]
-    read = MeansReader(tmp_path.resolve(), clock_s=lambda: now_s[0])
+    read = CapabilityReader(tmp_path.resolve(), clock_s=lambda: now_s[0])
 
     def after_a_while() -> bool:
         now_s[0] += READ_EVERY_S

@@ -18,7 +18,7 @@ from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.client.messages import KeyGrant
 from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.ledger.record import JSON
-from ebbtide_autoscaler.journal.key_store import KeyBook, create, key_record
+from ebbtide_autoscaler.journal.key_store import KeyStore, create, key_record
 
 NODE = "ab" * 28
 
@@ -39,7 +39,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {"type": "event", "id": f"1.{n}", "at_s": 1.0, "cause": None, "body": b} for n, b in enumerate(bodies)
     ]
     config: dict[str, JSON] = {"type": "config", "at_s": 1.0, "config": json.dumps({"keys": [{"name": "in-file"}]})}
-    made = create(KeyBook(), KeyGrant(name="alice", sha256="a" * 64, scopes=("models",)), frozenset(), 1.0)
+    made = create(KeyStore(), KeyGrant(name="alice", sha256="a" * 64, scopes=("models",)), frozenset(), 1.0)
     log.append([*events, config, key_record(made, 1.0)]).result(10)
     log.close()
     return tmp_path

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.helper.journal.journal_state import Book, Line
+from ebbtide.helper.journal.journal_state import JournalState, Line
 from ebbtide.helper.journal.workload_states import ENDS, FIRST, NEXT, STANDING, Op, Standing, Step, edges
 from tests.examples import examples
 
@@ -21,7 +21,7 @@ def line(name: str, op: Op, step: Step, operation: str, generation: int = 1) -> 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_whatever_happened_the_short_journal_says_the_same(data: st.DataObject) -> None:
-    book, number = Book(), 0
+    book, number = JournalState(), 0
     for _ in range(data.draw(st.integers(0, 30))):
         name = data.draw(st.sampled_from(NAMES))
         entry = book.entries.get(name)
@@ -35,7 +35,7 @@ def test_whatever_happened_the_short_journal_says_the_same(data: st.DataObject) 
             step = Step.INTENT if NEXT[op] else Step.DONE
             one = line(name, op, step, f"operation-{number}", number)
         book = book.apply(one)
-    again = Book()
+    again = JournalState()
     for one in book.lines():
         again = again.apply(one)
     assert again == book
@@ -51,7 +51,7 @@ def test_a_line_that_the_tables_do_not_list_is_refused_and_changes_nothing(op: O
 
 
 def refused_or_taken(op: Op, last: Step | None, step: Step) -> None:
-    book = Book()
+    book = JournalState()
     if last is not None:
         if last in ENDS or last not in NEXT[op]:
             return
@@ -77,7 +77,7 @@ def path_to(op: Op, step: Step) -> list[Step]:
 @pytest.mark.parametrize("op", [Op.DUMP, Op.REVIVE, Op.DISCARD, Op.LOCK])
 @pytest.mark.parametrize("dumped", [False, True])
 def test_what_is_undone_is_back_where_it_was(op: Op, dumped: bool) -> None:
-    book = Book().apply(line("a", Op.REGISTER, Step.DONE, "one"))
+    book = JournalState().apply(line("a", Op.REGISTER, Step.DONE, "one"))
     for step in (*path_to(Op.DUMP, Step.KILLED), Step.DONE) if dumped else ():
         book = book.apply(line("a", Op.DUMP, step, "two"))
     after = book.apply(line("a", op, Step.INTENT, "three")).apply(line("a", op, Step.UNDONE, "three"))
@@ -86,7 +86,7 @@ def test_what_is_undone_is_back_where_it_was(op: Op, dumped: bool) -> None:
 
 @pytest.mark.proves("one operation at a time is in the book")
 def test_nothing_is_begun_while_something_is_under_way() -> None:
-    book = Book().apply(line("a", Op.REGISTER, Step.DONE, "one")).apply(line("a", Op.DUMP, Step.INTENT, "two"))
+    book = JournalState().apply(line("a", Op.REGISTER, Step.DONE, "one")).apply(line("a", Op.DUMP, Step.INTENT, "two"))
     with pytest.raises(ValueError, match="while dump is under way"):
         book.apply(line("a", Op.LOCK, Step.INTENT, "three"))
 
@@ -106,7 +106,7 @@ def test_once_the_image_counts_or_the_tree_runs_there_is_no_way_back() -> None:
 
 def test_where_lines_put_a_workload() -> None:
     assert all(step is not Step.UNDONE for _, step in STANDING)
-    book = Book()
+    book = JournalState()
     for number, (op, step, standing) in enumerate(
         [
             (Op.REGISTER, Step.DONE, Standing.LIVE),

@@ -11,7 +11,7 @@ from ebbtide.helper.criu.image import read_manifest
 from ebbtide.helper.criu.machine_profile import Gpus
 from ebbtide.helper.errors import Refused
 from ebbtide.helper.journal.journal_file import Journal
-from ebbtide.helper.journal.journal_state import Book, Line
+from ebbtide.helper.journal.journal_state import JournalState, Line
 from ebbtide.helper.journal.operation import Tool
 from ebbtide.helper.journal.workload_states import Op, Step
 from ebbtide.helper.operations.image_revival import check_revive
@@ -124,7 +124,7 @@ def test_where_a_tree_left_its_gpus_is_kept_until_it_is_on_some_again(folder: Pa
         )  # fmt: skip
 
     def gpus() -> dict[str, str]:
-        again = Book()
+        again = JournalState()
         for one in journal.book.lines():
             again = again.apply(one)
         assert again == journal.book

@@ -26,7 +26,7 @@ from ebbtide.helper.errors import (
     Unreachable,
 )
 from ebbtide.helper.journal.operation import Workplace
-from ebbtide.helper.journal.operation_locks import Claims
+from ebbtide.helper.journal.operation_locks import OperationLocks
 from ebbtide.helper.protocol.line_socket import Peer
 from ebbtide.helper.protocol.requests import LINE_LIMIT_BYTES, Facts, Request, parse
 from ebbtide.helper.server import JOURNAL_FAILED, Server
@@ -345,7 +345,7 @@ def own_start() -> int:
 
 @pytest.mark.proves("a claim is given back", "what is claimed is refused at once")
 def test_one_operation_at_a_time() -> None:
-    claims = Claims()
+    claims = OperationLocks()
     with claims.claim({"a", "b"}, "dump"):
         with pytest.raises(Busy, match="dump of b is under way"), claims.claim({"c", "b"}, "lock"):
             raise AssertionError

@@ -6,7 +6,8 @@
     python lease_process.py move BOOK CLASS
     python lease_process.py load DIRECTORY SLOTS HOLD_S
 
-`hold` and `claim` check every 10 ms, and say so once they have lost. `fly` makes a file by a rename onto a free name.
+`hold` and `claim` check every 10 ms, and say so once they have lost. `run_single_flight` makes a file by a rename onto
+a free name.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 from ebbtide.storage.bandwidth.rate_limiter import NodeShelf, Rates
 from ebbtide.storage.bandwidth.rate_scheduler import Budget, TrafficClass
 from ebbtide.storage.coordination.load_semaphore import LoadTerms, loading
-from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, fly
+from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, run_single_flight
 from ebbtide.storage.errors import Refused, StorageError, Superseded, TransferFailed
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import Holding, claim, hold
@@ -78,7 +79,9 @@ def make(directory: Path, key: str, steps: int, step_s: float, mode: str) -> Non
 
     say(event="asks")
     try:
-        found = fly(directory / "flights", key, work=work, look=look, terms=Terms(who, 120.0, pace=PACE), on_wait=waits)
+        found = run_single_flight(
+            directory / "flights", key, work=work, look=look, terms=Terms(who, 120.0, pace=PACE), on_wait=waits
+        )
         say(event="has", what=found)
     except StorageError as error:
         say(event="error", kind=type(error).__name__, text=str(error))

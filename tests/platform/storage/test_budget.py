@@ -16,7 +16,7 @@ from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.maintenance.garbage_plan import Fate, Verdict
 from ebbtide.storage.maintenance.space_reservation import (
     RESERVATION,
-    Room,
+    Reservation,
     lack_bytes,
     measure,
     reserve,
@@ -46,42 +46,48 @@ SIZES = st.integers(0, 1000)
 @pytest.mark.parametrize(
     ("room", "budget", "lack"),
     [
-        (Room(100, 0, 0, 100), Budget(None, 0), 0),
-        (Room(100, 0, 0, 101), Budget(None, 0), 1),
-        (Room(100, 0, 0, 100), Budget(None, 10), 10),
-        (Room(100, 0, 50, 150), Budget(None, 0), 0),
-        (Room(5, 0, 50, 50), Budget(None, 10), 0),  # nothing is to come: what is kept free is no concern of ours
-        (Room(1000, 60, 0, 40), Budget(100, 0), 0),
-        (Room(1000, 60, 0, 41), Budget(100, 0), 1),
-        (Room(1000, 60, 50, 41), Budget(100, 0), 10),
-        (Room(0, 60, 0, 90), Budget(100, 0), 90),
+        (Reservation(100, 0, 0, 100), Budget(None, 0), 0),
+        (Reservation(100, 0, 0, 101), Budget(None, 0), 1),
+        (Reservation(100, 0, 0, 100), Budget(None, 10), 10),
+        (Reservation(100, 0, 50, 150), Budget(None, 0), 0),
+        (Reservation(5, 0, 50, 50), Budget(None, 10), 0),  # nothing is to come: what is kept free is no concern of ours
+        (Reservation(1000, 60, 0, 40), Budget(100, 0), 0),
+        (Reservation(1000, 60, 0, 41), Budget(100, 0), 1),
+        (Reservation(1000, 60, 50, 41), Budget(100, 0), 10),
+        (Reservation(0, 60, 0, 90), Budget(100, 0), 90),
     ],
 )
-def test_what_is_missing(room: Room, budget: Budget, lack: int) -> None:
+def test_what_is_missing(room: Reservation, budget: Budget, lack: int) -> None:
     assert lack_bytes(room, budget) == lack
 
 
 @pytest.mark.parametrize(
     ("room", "budget", "what"),
     [
-        (Room(1000, 60, 0, 41), Budget(100, 0), "raise pool.storage.models_max"),
-        (Room(10, 60, 0, 41), Budget(100, 0), "raise pool.storage.models_max"),  # it is the first that is in the way
-        (Room(100, 60, 0, 91), Budget(None, 10), "lower pool.storage.keep_free"),
-        (Room(100, 0, 0, 101), Budget(None, 10), ""),  # a full disk is no matter of words in a file
+        (Reservation(1000, 60, 0, 41), Budget(100, 0), "raise pool.storage.models_max"),
+        (
+            Reservation(10, 60, 0, 41),
+            Budget(100, 0),
+            "raise pool.storage.models_max",
+        ),  # it is the first that is in the way
+        (Reservation(100, 60, 0, 91), Budget(None, 10), "lower pool.storage.keep_free"),
+        (Reservation(100, 0, 0, 101), Budget(None, 10), ""),  # a full disk is no matter of words in a file
     ],
 )
-def test_what_is_to_be_changed_is_named(room: Room, budget: Budget, what: str) -> None:
+def test_what_is_to_be_changed_is_named(room: Reservation, budget: Budget, what: str) -> None:
     assert lack_bytes(room, budget) > 0
     assert what_to_change(room, budget, "models_max") == what
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.builds(Room, SIZES, SIZES, SIZES, SIZES), st.builds(Budget, st.none() | SIZES, SIZES), SIZES)
-def test_more_room_never_lacks_more_and_what_lacks_is_enough(room: Room, budget: Budget, more: int) -> None:
+@given(st.builds(Reservation, SIZES, SIZES, SIZES, SIZES), st.builds(Budget, st.none() | SIZES, SIZES), SIZES)
+def test_more_room_never_lacks_more_and_what_lacks_is_enough(room: Reservation, budget: Budget, more: int) -> None:
     lack = lack_bytes(room, budget)
-    roomier = Room(room.free_bytes + more, max(0, room.stored_bytes - more), room.written_bytes, room.reserved_bytes)
+    roomier = Reservation(
+        room.free_bytes + more, max(0, room.stored_bytes - more), room.written_bytes, room.reserved_bytes
+    )
     assert lack_bytes(roomier, budget) <= lack
-    freed = Room(room.free_bytes + lack, room.stored_bytes - lack, room.written_bytes, room.reserved_bytes)
+    freed = Reservation(room.free_bytes + lack, room.stored_bytes - lack, room.written_bytes, room.reserved_bytes)
     assert lack_bytes(freed, budget) == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.integrity.chunk_hash import device_hash
-from ebbtide.storage.integrity.chunk_verification import Checker, chunks_of, look_again
+from ebbtide.storage.integrity.chunk_verification import ChunkVerifier, chunks_of, look_again
 from ebbtide.storage.transport.transport import Range
 from tests.platform.storage.device_fakes import CHUNK, indexed
 from tests.platform.storage.stores import random_bytes
@@ -52,7 +52,7 @@ def test_a_wrong_chunk_is_mended_in_place_or_told(tmp_path: Path) -> None:
     memory = bytearray(CONTENT[CHUNK : 2 * CHUNK])
     memory[9] ^= 1
     seen: list[bytes] = []
-    checker = Checker(file, lambda _offset, data: seen.append(bytes(data)))
+    checker = ChunkVerifier(file, lambda _offset, data: seen.append(bytes(data)))
     checker(CHUNK, memoryview(memory))
     assert seen == [CONTENT[CHUNK : 2 * CHUNK]] and checker.mended == 1
     with pytest.raises(Corrupt, match=r"f at byte 65536: chunk of 65536 bytes of file f is not what was published"):

@@ -11,7 +11,7 @@ import pytest
 from ebbtide.storage.errors import TransferFailed, TransferTimeout
 from ebbtide.storage.memory.buffer_pool import Buffer, BufferPool
 from ebbtide.storage.posix import transfer_threads as crew_module
-from ebbtide.storage.posix.transfer_threads import Crew, Stopped
+from ebbtide.storage.posix.transfer_threads import Stopped, TransferThreads
 
 PATH = Path("somewhere") / "file"
 LONG_S = 30.0
@@ -23,7 +23,7 @@ def pool() -> BufferPool:
 
 
 def test_all_items_are_shared_out_once(pool: BufferPool) -> None:
-    crew, seen, names = Crew(PATH, pool, threads=3, deadline_s=LONG_S), list[int](), set[str]()
+    crew, seen, names = TransferThreads(PATH, pool, threads=3, deadline_s=LONG_S), list[int](), set[str]()
     both = threading.Barrier(3)
 
     def work(items: Iterator[int]) -> None:
@@ -38,7 +38,7 @@ def test_all_items_are_shared_out_once(pool: BufferPool) -> None:
 
 
 def test_no_more_threads_are_started_than_are_wanted(pool: BufferPool) -> None:
-    crew, threads = Crew(PATH, pool, threads=8, deadline_s=LONG_S), set()
+    crew, threads = TransferThreads(PATH, pool, threads=8, deadline_s=LONG_S), set()
 
     def work(items: Iterator[int]) -> None:
         threads.add(threading.get_ident())
@@ -49,7 +49,7 @@ def test_no_more_threads_are_started_than_are_wanted(pool: BufferPool) -> None:
 
 
 def test_the_first_failure_comes_out_unchanged_after_all_threads_have_ended(pool: BufferPool) -> None:
-    crew, ended = Crew(PATH, pool, threads=2, deadline_s=LONG_S), []
+    crew, ended = TransferThreads(PATH, pool, threads=2, deadline_s=LONG_S), []
     failure, both = KeyError("mine"), threading.Barrier(2)
 
     def work(items: Iterator[int]) -> None:
@@ -67,7 +67,7 @@ def test_the_first_failure_comes_out_unchanged_after_all_threads_have_ended(pool
 
 
 def test_after_a_failure_no_further_item_and_no_further_call_is_begun(pool: BufferPool) -> None:
-    crew, begun, both = Crew(PATH, pool, threads=2, deadline_s=LONG_S), list[int](), threading.Barrier(2)
+    crew, begun, both = TransferThreads(PATH, pool, threads=2, deadline_s=LONG_S), list[int](), threading.Barrier(2)
 
     def work(items: Iterator[int]) -> None:
         item = next(items)
@@ -88,7 +88,7 @@ def test_after_a_failure_no_further_item_and_no_further_call_is_begun(pool: Buff
 
 
 def test_a_hanging_call_is_left_alone_in_time_and_named(pool: BufferPool) -> None:
-    crew, answer = Crew(PATH, pool, threads=1, deadline_s=0.2), threading.Event()
+    crew, answer = TransferThreads(PATH, pool, threads=1, deadline_s=0.2), threading.Event()
 
     def lead() -> None:
         crew.doing("sync", None)
@@ -106,7 +106,7 @@ def test_a_hanging_call_is_left_alone_in_time_and_named(pool: BufferPool) -> Non
 
 
 def test_the_timeout_names_the_call_that_has_hung_longest(pool: BufferPool) -> None:
-    crew, answer = Crew(PATH, pool, threads=2, deadline_s=0.3), threading.Event()
+    crew, answer = TransferThreads(PATH, pool, threads=2, deadline_s=0.3), threading.Event()
 
     def work(items: Iterator[int]) -> None:
         for offset in items:
@@ -123,7 +123,7 @@ def test_the_timeout_names_the_call_that_has_hung_longest(pool: BufferPool) -> N
 
 
 def test_a_failure_before_the_deadline_is_the_cause_of_the_timeout(pool: BufferPool) -> None:
-    crew, answer = Crew(PATH, pool, threads=2, deadline_s=0.3), threading.Event()
+    crew, answer = TransferThreads(PATH, pool, threads=2, deadline_s=0.3), threading.Event()
     both = threading.Barrier(2)
 
     def work(items: Iterator[int]) -> None:
@@ -140,7 +140,7 @@ def test_a_failure_before_the_deadline_is_the_cause_of_the_timeout(pool: BufferP
 
 
 def test_buffers_of_a_hanging_transfer_are_buried_until_its_calls_end(pool: BufferPool) -> None:
-    crew, answer, lent = Crew(PATH, pool, threads=1, deadline_s=0.2), threading.Event(), list[Buffer]()
+    crew, answer, lent = TransferThreads(PATH, pool, threads=1, deadline_s=0.2), threading.Event(), list[Buffer]()
 
     def lead() -> None:
         lent.append(crew.borrow(0))
@@ -159,7 +159,7 @@ def test_buffers_of_a_hanging_transfer_are_buried_until_its_calls_end(pool: Buff
 
 def test_who_waits_for_a_buffer_stops_when_the_transfer_does(pool: BufferPool) -> None:
     pool.borrow(0), pool.borrow(0)
-    crew = Crew(PATH, pool, threads=1, deadline_s=0.2)
+    crew = TransferThreads(PATH, pool, threads=1, deadline_s=0.2)
     with pytest.raises(TransferTimeout) as caught:
         crew.run(lambda: crew.give_back(crew.borrow(7)))
     assert (caught.value.action, caught.value.offset) == ("borrow a buffer for", 7)
@@ -170,7 +170,7 @@ def test_who_waits_for_a_buffer_stops_when_the_transfer_does(pool: BufferPool) -
 
 
 def test_a_buffer_that_comes_after_the_end_is_given_back(pool: BufferPool) -> None:
-    crew = Crew(PATH, pool, threads=1, deadline_s=LONG_S)
+    crew = TransferThreads(PATH, pool, threads=1, deadline_s=LONG_S)
     crew.fail(ValueError())
     with pytest.raises(Stopped):
         crew.borrow_at_once()
@@ -186,7 +186,7 @@ def test_fewer_threads_will_do_where_no_more_can_be_had(pool: BufferPool, monkey
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    crew, seen = Crew(PATH, pool, threads=4, deadline_s=LONG_S), list[int]()
+    crew, seen = TransferThreads(PATH, pool, threads=4, deadline_s=LONG_S), list[int]()
     crew.run(lambda: crew.share(range(9), lambda items: seen.extend(items), threads=4))
     assert seen == list(range(9))
 
@@ -194,7 +194,7 @@ def test_fewer_threads_will_do_where_no_more_can_be_had(pool: BufferPool, monkey
 def test_an_interrupt_in_the_callers_thread_waits_for_calls_to_end_before_it_goes_on(
     pool: BufferPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew, ended = Crew(PATH, pool, threads=1, deadline_s=LONG_S), list[str]()
+    crew, ended = TransferThreads(PATH, pool, threads=1, deadline_s=LONG_S), list[str]()
     really, begun = crew._wait_for_end, threading.Event()
     answers: list[object] = []
 
@@ -222,7 +222,7 @@ def test_an_interrupt_in_the_callers_thread_waits_for_calls_to_end_before_it_goe
 def test_an_interrupt_is_obeyed_soon_also_when_a_call_hangs(pool: BufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "INTERRUPTED_S", 0.2)
     crew, begun, answer, after = (
-        Crew(PATH, pool, threads=1, deadline_s=LONG_S),
+        TransferThreads(PATH, pool, threads=1, deadline_s=LONG_S),
         threading.Event(),
         threading.Event(),
         [],
@@ -267,7 +267,7 @@ def test_an_interrupt_while_the_thread_is_started_leaves_nothing_running(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    crew = Crew(PATH, pool, threads=1, deadline_s=LONG_S)
+    crew = TransferThreads(PATH, pool, threads=1, deadline_s=LONG_S)
     with pytest.raises(KeyboardInterrupt):
         crew.run(lambda: time.sleep(0.2))
     assert crew.ended
@@ -280,7 +280,7 @@ def test_without_a_single_thread_it_has_ended_and_the_limit_is_named(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    crew = Crew(PATH, pool, threads=4, deadline_s=LONG_S)
+    crew = TransferThreads(PATH, pool, threads=4, deadline_s=LONG_S)
     with pytest.raises(TransferFailed, match=r"somewhere/file: .*EAGAIN.*limit of threads") as caught:
         crew.run(lambda: None)
     assert caught.value.errno == errno.EAGAIN and not isinstance(caught.value, TransferTimeout)
@@ -288,12 +288,12 @@ def test_without_a_single_thread_it_has_ended_and_the_limit_is_named(
 
 
 def test_an_infinite_deadline_is_none(pool: BufferPool) -> None:
-    crew = Crew(PATH, pool, threads=1, deadline_s=float("inf"))
+    crew = TransferThreads(PATH, pool, threads=1, deadline_s=float("inf"))
     crew.run(crew.check)
     assert crew.ended
 
 
 def test_no_time_at_all_is_a_timeout(pool: BufferPool) -> None:
-    crew = Crew(PATH, pool, threads=1, deadline_s=0)
+    crew = TransferThreads(PATH, pool, threads=1, deadline_s=0)
     with pytest.raises(TransferTimeout):
         crew.run(lambda: crew.pause(LONG_S))

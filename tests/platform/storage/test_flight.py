@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, file_name, fly
+from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, file_name, run_single_flight
 from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, Superseded, TransferFailed, WaitTimeout
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import Holding, System, claim
@@ -39,7 +39,7 @@ def test_what_is_there_is_returned_and_nothing_is_written(tmp_path: Path) -> Non
     def work(leading: Leading) -> str:
         raise AssertionError("it is there")
 
-    assert fly(tmp_path / "flights", "a/b", work=work, look=lambda: "it", terms=TERMS) == "it"
+    assert run_single_flight(tmp_path / "flights", "a/b", work=work, look=lambda: "it", terms=TERMS) == "it"
     assert not (tmp_path / "flights").exists()
 
 
@@ -55,17 +55,22 @@ def test_the_first_does_the_work_and_the_next_finds_it_done(tmp_path: Path) -> N
 
     for expected in ([1], [1]):
         look: Callable[[], str | None] = lambda: "it" if made else None  # noqa: E731
-        assert fly(tmp_path / "flights", "a/b", work=work, look=look, terms=TERMS) == "it"
+        assert run_single_flight(tmp_path / "flights", "a/b", work=work, look=look, terms=TERMS) == "it"
         assert made == expected
     made.clear()
-    assert fly(tmp_path / "flights", "a/b", work=work, look=lambda: None, terms=TERMS) == "it"
+    assert run_single_flight(tmp_path / "flights", "a/b", work=work, look=lambda: None, terms=TERMS) == "it"
     assert made == [2], "what has gone again is made again"
 
 
 def test_keys_are_any_text_and_do_not_meet(tmp_path: Path) -> None:
     keys = ["a/b", "a_b", "../../etc", "", ".", "ä" * 300, "a\nb", "a\0b"]
     for key in keys:
-        assert fly(tmp_path / "flights", key, work=lambda leading: leading.attempt, look=nothing, terms=TERMS) == 1
+        assert (
+            run_single_flight(
+                tmp_path / "flights", key, work=lambda leading: leading.attempt, look=nothing, terms=TERMS
+            )
+            == 1
+        )
     assert len(os.listdir(tmp_path / "flights")) == len(keys)
     assert os.listdir(tmp_path) == ["flights"]
 
@@ -83,11 +88,11 @@ def test_an_error_that_all_would_meet_is_told_to_whoever_waits_and_not_to_whoeve
         other.release({"outcome": "refused", "kind": type(error).__name__, "error": str(error)})
 
     with pytest.raises(type(error)):
-        fly(tmp_path, "a/b", work=refuse, look=nothing, terms=TERMS)
+        run_single_flight(tmp_path, "a/b", work=refuse, look=nothing, terms=TERMS)
     other = another(tmp_path, 2)
     with pytest.raises(type(error), match=rf"{error} \(found by attempt 2 by node 2\)"):
-        fly(tmp_path, "a/b", work=refuse, look=nothing, terms=TERMS, on_wait=wait)
-    assert fly(tmp_path, "a/b", work=lambda leading: leading.attempt, look=nothing, terms=TERMS) == 3
+        run_single_flight(tmp_path, "a/b", work=refuse, look=nothing, terms=TERMS, on_wait=wait)
+    assert run_single_flight(tmp_path, "a/b", work=lambda leading: leading.attempt, look=nothing, terms=TERMS) == 3
 
 
 def test_a_leaders_progress_is_seen_by_whoever_waits(tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ def test_a_leaders_progress_is_seen_by_whoever_waits(tmp_path: Path) -> None:
 
     other.say({"phase": "copying", "done_bytes": 3, "total_bytes": 4})
     look: Callable[[], str | None] = lambda: done[0] if done else None  # noqa: E731
-    assert fly(tmp_path, "a/b", work=lambda leading: "mine", look=look, terms=TERMS, on_wait=wait) == "it"
+    assert run_single_flight(tmp_path, "a/b", work=lambda leading: "mine", look=look, terms=TERMS, on_wait=wait) == "it"
     assert "attempt 1 by node 2: copying 75 %" in seen
 
 
@@ -119,7 +124,7 @@ def test_an_error_that_may_pass_is_tried_again_after_a_pause(tmp_path: Path) -> 
         return leading.attempt
 
     began_s = clock.now_s
-    found = fly(
+    found = run_single_flight(
         tmp_path, "a/b", work=work, look=nothing, terms=terms, on_wait=lambda waiting: waits.append(waiting.why)
     )
     assert found == 3
@@ -136,10 +141,10 @@ def test_ones_own_error_is_raised_when_it_was_tried_often_enough_and_anothers_to
 
     terms = replace(TERMS, tries=1)
     with pytest.raises(TransferFailed, match="cannot read source"):
-        fly(tmp_path, "a/b", work=work, look=nothing, terms=terms)
+        run_single_flight(tmp_path, "a/b", work=work, look=nothing, terms=terms)
     other = another(tmp_path, 2)
     with pytest.raises(WaitTimeout, match=r"1 attempts have come to nothing; the last: attempt 2 by node 2 .*no luck"):
-        fly(tmp_path, "a/b", work=work, look=nothing, terms=terms, on_wait=wait)
+        run_single_flight(tmp_path, "a/b", work=work, look=nothing, terms=terms, on_wait=wait)
 
 
 def test_a_bug_in_the_work_is_raised_at_once_and_frees_the_key(tmp_path: Path) -> None:
@@ -147,8 +152,8 @@ def test_a_bug_in_the_work_is_raised_at_once_and_frees_the_key(tmp_path: Path) -
         raise KeyError("bug")
 
     with pytest.raises(KeyError):
-        fly(tmp_path, "a/b", work=work, look=nothing, terms=TERMS)
-    assert fly(tmp_path, "a/b", work=lambda leading: leading.attempt, look=nothing, terms=TERMS) == 2
+        run_single_flight(tmp_path, "a/b", work=work, look=nothing, terms=TERMS)
+    assert run_single_flight(tmp_path, "a/b", work=lambda leading: leading.attempt, look=nothing, terms=TERMS) == 2
 
 
 def test_a_superseded_of_something_else_is_not_mistaken_for_ones_own(tmp_path: Path) -> None:
@@ -156,27 +161,31 @@ def test_a_superseded_of_something_else_is_not_mistaken_for_ones_own(tmp_path: P
         raise Superseded("another lease")
 
     with pytest.raises(Superseded, match="another lease"):
-        fly(tmp_path, "a/b", work=work, look=nothing, terms=TERMS)
+        run_single_flight(tmp_path, "a/b", work=work, look=nothing, terms=TERMS)
 
 
 def test_a_living_leader_is_waited_for_until_the_deadline_and_named(tmp_path: Path) -> None:
     with another(tmp_path):
         terms = Terms("node 1", deadline_s=0.5, pace=PATIENT)
         with pytest.raises(WaitTimeout, match=r"gave up waiting for a/b after .*: attempt 1 by node 2: begun") as told:
-            fly(tmp_path, "a/b", work=lambda leading: 2, look=nothing, terms=terms)
+            run_single_flight(tmp_path, "a/b", work=lambda leading: 2, look=nothing, terms=terms)
         assert told.value.after_s >= 0.5
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "flights").write_text("not a directory")
     with pytest.raises((TransferFailed, WaitTimeout)):
-        fly(tmp_path / "flights", "a", work=lambda leading: 1, look=nothing, terms=Terms("n", 0.3, pace=PATIENT))
+        run_single_flight(
+            tmp_path / "flights", "a", work=lambda leading: 1, look=nothing, terms=Terms("n", 0.3, pace=PATIENT)
+        )
 
 
 def test_a_look_that_hangs_ends_at_the_deadline(tmp_path: Path) -> None:
     hasty = Terms("n", deadline_s=0.3, pace=Pace(0.02, 60.0, answer_s=0.3))
     with pytest.raises(TransferFailed, match="cannot look for https://hub/a/b"):
-        fly(tmp_path, "https://hub/a/b", work=lambda leading: 1, look=lambda: time.sleep(5.0), terms=hasty)
+        run_single_flight(
+            tmp_path, "https://hub/a/b", work=lambda leading: 1, look=lambda: time.sleep(5.0), terms=hasty
+        )
 
 
 # --- real processes ------------------------------------------------------------------------------------------------
@@ -252,4 +261,4 @@ def test_beats_go_on_while_the_work_does(tmp_path: Path) -> None:
         leading.confirm()
         return leading.attempt
 
-    assert fly(tmp_path, "a", work=work, look=nothing, terms=Terms("n", 100.0, pace=PACE)) == 1
+    assert run_single_flight(tmp_path, "a", work=work, look=nothing, terms=Terms("n", 100.0, pace=PACE)) == 1

@@ -20,8 +20,8 @@ from ebbtide.storage.coordination.flight_states import (
     Looked,
     NotClaimable,
     Pause,
-    RaiseOwn,
-    RaiseTold,
+    RaiseLeadersError,
+    RaiseOwnError,
     Read,
     Return,
     Seen,
@@ -92,7 +92,7 @@ def test_an_attempt_that_could_not_be_claimed_is_not_believed_to_exist() -> None
 
 def test_a_node_that_may_not_write_says_so_and_does_not_wait() -> None:
     course, _ = advance(reading(), Seen(0, Standing.NONE), 0.0, LIMITS)
-    assert advance(course, NotClaimable("EROFS", hopeless=True), 0.0, LIMITS)[1] == RaiseOwn()
+    assert advance(course, NotClaimable("EROFS", hopeless=True), 0.0, LIMITS)[1] == RaiseOwnError()
 
 
 def test_a_living_leader_is_waited_for_until_the_deadline() -> None:
@@ -113,7 +113,7 @@ def test_a_directory_that_cannot_be_read_is_asked_again() -> None:
 def test_an_error_of_the_input_is_told_to_those_who_came_before_it_was_known() -> None:
     course, _ = advance(reading(), Seen(7, Standing.LIVING), 0.0, LIMITS)
     course, _ = advance(course, Elapsed(), 5.0, LIMITS)
-    assert advance(course, Seen(7, Standing.REFUSED, what="a pickle"), 5.0, LIMITS)[1] == RaiseTold("a pickle")
+    assert advance(course, Seen(7, Standing.REFUSED, what="a pickle"), 5.0, LIMITS)[1] == RaiseLeadersError("a pickle")
 
 
 @pytest.mark.parametrize("standing", sorted(OVER, key=str))
@@ -171,7 +171,7 @@ def test_after_so_many_attempts_of_whomever_one_gives_up_and_says_what_the_last_
 
 def test_an_error_of_ones_own_ends_it_or_lets_others_try() -> None:
     leading = Course(State.LEADING, number=4, arrived=3)
-    assert advance(leading, Erred(final=True), 0.0, LIMITS)[1] == RaiseOwn()
+    assert advance(leading, Erred(final=True), 0.0, LIMITS)[1] == RaiseOwnError()
     course, instruction = advance(leading, Erred(final=False), 0.0, LIMITS)
     assert instruction == Read(4) and course.failed_itself == 4
 
@@ -227,7 +227,7 @@ def test_an_error_of_the_input_ends_it_for_all(seed: int) -> None:
     assert not story.published
     for number, one in enumerate(participants):
         if one.process.alive:
-            assert story.ended.get(number) in ("RaiseOwn", "RaiseTold")
+            assert story.ended.get(number) in ("RaiseOwnError", "RaiseLeadersError")
 
 
 def test_without_deaths_and_pauses_an_error_of_the_input_is_met_once() -> None:
@@ -237,7 +237,7 @@ def test_without_deaths_and_pauses_an_error_of_the_input_is_met_once() -> None:
         one.process.start(one.main())
     world.run(50.0)
     assert len(story.begun) == 1
-    assert sorted(story.ended.values()) == ["RaiseOwn"] + ["RaiseTold"] * 5
+    assert sorted(story.ended.values()) == ["RaiseOwnError"] + ["RaiseLeadersError"] * 5
 
 
 @settings(max_examples=examples(150), deadline=None)

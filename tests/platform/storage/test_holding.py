@@ -18,7 +18,7 @@ from ebbtide.storage.files.file_operations import CreateFile, Overwrite
 from ebbtide.storage.files.shared_files import perform
 from ebbtide.storage.leases.lease_file import LeaseFile, Pace, Record
 from ebbtide.storage.leases.lease_holder import Holding, System, claim, hold
-from ebbtide.storage.leases.lease_watch import Observer, living
+from ebbtide.storage.leases.lease_watch import LeaseObserver, living
 from ebbtide.storage.leases.liveness import Sighting
 from tests.builders.store import HASTY, PATIENT, Broken, names
 from tests.platform.storage.lease_process import PACE
@@ -57,7 +57,7 @@ def test_a_holder_beats_and_says_what_it_is_told_to(tmp_path: Path) -> None:
         until(lambda: beat_of(holding) >= 3)
         holding.say({"phase": "copying", "done_bytes": 7})
         holding.confirm()
-        (seen,) = Observer(tmp_path, pace=PATIENT).look()
+        (seen,) = LeaseObserver(tmp_path, pace=PATIENT).look()
         assert seen.record is not None
         assert (seen.record.who, seen.record.note) == ("node 1", {"phase": "copying", "done_bytes": 7})
 
@@ -84,7 +84,7 @@ def test_of_many_claimants_exactly_one_holds(tmp_path: Path) -> None:
     holding.check()
     assert holding.release({"outcome": "done"})
     assert claim(tmp_path, "x", 1, who="late", pace=PATIENT) is None, "a number is never used twice"
-    (seen,) = Observer(tmp_path, pace=PATIENT).look()
+    (seen,) = LeaseObserver(tmp_path, pace=PATIENT).look()
     assert seen.record is not None and seen.record.released and seen.record.note == {"outcome": "done"}
     assert living(tmp_path, pace=PATIENT) == frozenset()
 
@@ -247,7 +247,7 @@ def test_who_stood_still_for_too_long_leaves_its_file_until_others_have_seen_its
     assert holding is not None
     now_s[0] = PATIENT.stale_after_s
     until(lambda: not holding._thread.is_alive())
-    (seen,) = Observer(tmp_path, pace=PATIENT).look()
+    (seen,) = LeaseObserver(tmp_path, pace=PATIENT).look()
     assert seen.record is not None and not seen.record.released
     with pytest.raises(Superseded, match="this process stood still"):
         holding.check()
@@ -285,7 +285,7 @@ def test_an_observer_of_a_directory_that_hangs_says_so_and_starts_no_second_thre
     tmp_path: Path, broken: Broken
 ) -> None:
     with hold(tmp_path, "x", who="a", pace=PATIENT):
-        observer = Observer(tmp_path, pace=HASTY, system=broken.system)
+        observer = LeaseObserver(tmp_path, pace=HASTY, system=broken.system)
         broken.let_go.clear()
         before = threading.active_count()
         for _ in range(3):
@@ -300,7 +300,7 @@ def test_an_observer_of_a_directory_that_hangs_says_so_and_starts_no_second_thre
 def test_a_file_that_hangs_for_real_hangs_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / str(LeaseFile("x", 1)))  # opening it blocks until somebody writes
     with pytest.raises(TransferTimeout):
-        Observer(tmp_path, pace=HASTY).look()
+        LeaseObserver(tmp_path, pace=HASTY).look()
     os.close(os.open(tmp_path / str(LeaseFile("x", 1)), os.O_RDWR))
 
 
@@ -312,7 +312,7 @@ def test_nobody_is_taken_for_dead_where_the_directory_is_not_there(tmp_path: Pat
 # --- real deaths and pauses ----------------------------------------------------------------------------------------
 
 
-def watch(observer: Observer, judged: Callable[[Sighting], bool]) -> Sighting:
+def watch(observer: LeaseObserver, judged: Callable[[Sighting], bool]) -> Sighting:
     """Look until it holds of the one file that counts."""
     found: list[Sighting] = []
 
@@ -327,7 +327,7 @@ def watch(observer: Observer, judged: Callable[[Sighting], bool]) -> Sighting:
 def test_a_holder_killed_with_9_is_dead_after_its_silence_and_not_before(tmp_path: Path) -> None:
     with Player("hold", tmp_path, "x") as player:
         player.wait_for("held")
-        observer = Observer(tmp_path, pace=PACE)
+        observer = LeaseObserver(tmp_path, pace=PACE)
         watch(observer, lambda seen: seen.changed)
         player.kill()
         killed_s = time.monotonic()
@@ -341,7 +341,7 @@ def test_a_holder_killed_with_9_is_dead_after_its_silence_and_not_before(tmp_pat
 def test_a_paused_holder_stops_believing_the_moment_it_goes_on_and_is_overtaken_by_one(tmp_path: Path) -> None:
     with Player("claim", tmp_path, "x", 1) as paused:
         paused.wait_for("held")
-        observer = Observer(tmp_path, name="x", pace=PACE)
+        observer = LeaseObserver(tmp_path, name="x", pace=PACE)
         watch(observer, lambda seen: seen.changed)
         paused.stop()
         watch(observer, observer.is_dead)
@@ -358,7 +358,7 @@ def test_a_paused_holder_stops_believing_the_moment_it_goes_on_and_is_overtaken_
 def test_a_holder_paused_for_a_moment_goes_on(tmp_path: Path) -> None:
     with Player("hold", tmp_path, "x") as player:
         player.wait_for("held")
-        observer = Observer(tmp_path, pace=PACE)
+        observer = LeaseObserver(tmp_path, pace=PACE)
         watch(observer, lambda seen: seen.changed)
         player.stop()
         time.sleep(3 * PACE.beat_s)
@@ -382,7 +382,7 @@ def test_a_dead_holder_that_was_only_slow_finds_its_file_gone(tmp_path: Path) ->
 
 def test_the_living_are_not_buried(tmp_path: Path) -> None:
     with hold(tmp_path, "x", who="a", pace=PATIENT) as holding:
-        observer = Observer(tmp_path, pace=PATIENT)
+        observer = LeaseObserver(tmp_path, pace=PATIENT)
         (seen,) = observer.look()
         with pytest.raises(AssertionError):
             observer.bury(seen)
@@ -418,7 +418,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.symlink_to(outside)
     with pytest.raises(TransferFailed, match="ELOOP"):
-        Observer(path.parent, pace=PATIENT).look()
+        LeaseObserver(path.parent, pace=PATIENT).look()
     with pytest.raises(TransferFailed, match="ELOOP"):
         perform(Overwrite(path, b"mine", b"secret"))
     path.unlink()

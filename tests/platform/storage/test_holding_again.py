@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.storage.errors import Superseded
 from ebbtide.storage.leases.lease_holder import hold
-from ebbtide.storage.leases.lease_watch import Observer
+from ebbtide.storage.leases.lease_watch import LeaseObserver
 from tests.builders.store import HASTY, PATIENT, Broken, names
 from tests.platform.storage.played import until
 
@@ -34,7 +34,7 @@ def test_a_reader_holds_again_under_a_new_token_when_an_outage_is_over(tmp_path:
             until(lambda: names(tmp_path) == {str(holding.file)})
             assert holding.file != first and holding.file.name == "x"
             holding.confirm()
-            (seen,) = Observer(tmp_path, pace=PATIENT).look()
+            (seen,) = LeaseObserver(tmp_path, pace=PATIENT).look()
             assert seen.record is not None and seen.record.note == {"phase": "serving"}
             assert seen.record.token != first.token
     assert names(tmp_path) == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.storage.errors import NoRoom, StorageError, Superseded, TransferFailed, TransferTimeout
-from ebbtide.storage.leases.best_effort_leases import LateLeases
+from ebbtide.storage.leases.best_effort_leases import BestEffortLeases
 from ebbtide.storage.leases.object_leases import Lease
 from tests.platform.storage.stores import LocalLeases
 
@@ -43,7 +43,7 @@ def failed(code: int) -> StorageError:
 def test_a_reader_goes_without_where_nothing_can_be_written_and_says_so(error: StorageError) -> None:
     leases, said = Failing(), list[str]()
     leases.error = error
-    with LateLeases(leases, said.append).hold(SUBJECT, comes_back=True) as lease:
+    with BestEffortLeases(leases, said.append).hold(SUBJECT, comes_back=True) as lease:
         assert len(said) == 1
         assert str(error) in said[0]
         with pytest.raises(Superseded):
@@ -57,21 +57,21 @@ def test_a_reader_goes_without_where_nothing_can_be_written_and_says_so(error: S
 def test_another_failure_is_one(error: StorageError) -> None:
     leases = Failing()
     leases.error = error
-    with pytest.raises(TransferFailed), LateLeases(leases, print).hold(SUBJECT, comes_back=True):
+    with pytest.raises(TransferFailed), BestEffortLeases(leases, print).hold(SUBJECT, comes_back=True):
         raise AssertionError
 
 
 @pytest.mark.proves("a lease is taken again by readers only")
 def test_whoever_writes_never_goes_without() -> None:
     for subject in ("work-x", SUBJECT):
-        with pytest.raises(NoRoom), LateLeases(Failing(), print).hold(subject):
+        with pytest.raises(NoRoom), BestEffortLeases(Failing(), print).hold(subject):
             raise AssertionError
 
 
 @pytest.mark.proves("a lease that could not be had is held as soon as it can be")
 def test_the_lease_is_held_as_soon_as_it_can_be_and_given_up_at_the_end() -> None:
     leases = Failing()
-    late = LateLeases(leases, lambda why: None, again_s=0.01)
+    late = BestEffortLeases(leases, lambda why: None, again_s=0.01)
     with late.hold(SUBJECT, comes_back=True):
         assert not leases.held.wait(0.1)
         leases.error = None
@@ -87,7 +87,7 @@ def test_the_lease_is_held_as_soon_as_it_can_be_and_given_up_at_the_end() -> Non
 def test_a_lease_that_can_be_had_is_held_at_once() -> None:
     leases = Failing()
     leases.error = None
-    with LateLeases(leases, print).hold("work-x") as lease:
+    with BestEffortLeases(leases, print).hold("work-x") as lease:
         lease.check()
         assert leases.living() == {"work-x"}
     assert leases.living() == frozenset()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.storage.coordination.load_semaphore import LoadTerms, Roster, Ticket, loading, survey
+from ebbtide.storage.coordination.load_semaphore import LoadTerms, LoadTicket, Roster, loading, survey
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
 from ebbtide.storage.files.file_operations import Operation
 from ebbtide.storage.files.shared_files import perform
@@ -58,7 +58,7 @@ def test_slots_are_free_when_nobody_had_them_or_they_were_released_or_their_hold
 def test_who_waits_is_known_in_order_and_the_dead_do_not_count() -> None:
     files = [waiting(2, "b"), waiting(2, "a"), waiting(1, "c", dead=True), waiting(1, "d")]
     queue = survey(files, 1, is_dead).queue
-    assert queue == (Ticket(1, "d" * 32), Ticket(2, "a" * 32), Ticket(2, "b" * 32))
+    assert queue == (LoadTicket(1, "d" * 32), LoadTicket(2, "a" * 32), LoadTicket(2, "b" * 32))
 
 
 def test_other_files_are_neither_slots_nor_waiters() -> None:
@@ -75,7 +75,7 @@ def test_other_files_are_neither_slots_nor_waiters() -> None:
 def test_as_many_of_the_first_in_the_queue_are_let_in_as_slots_are_free_each_to_its_own(
     free: int, waiters: int
 ) -> None:
-    queue = tuple(Ticket(1 + n // 2, f"{n:032x}") for n in range(waiters))
+    queue = tuple(LoadTicket(1 + n // 2, f"{n:032x}") for n in range(waiters))
     roster = Roster(tuple((n, 1) for n in range(free)), (), queue)
     first_choices = [roster.open_to(ticket)[:1] for ticket in queue]
     assert first_choices == [((n, 1),) if n < free else () for n in range(waiters)]

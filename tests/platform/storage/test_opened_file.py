@@ -10,7 +10,7 @@ from ebbtide.storage.errors import TransferFailed
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix.file_handle import NEW_FILE_MODE, OpenedFile
 from ebbtide.storage.posix.posix_calls import Requests
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 
 PATH = Path("made-up")
@@ -18,7 +18,7 @@ POOL = BufferPool(1, 4096)
 
 
 def opened(system: LyingSystem, flags: int = os.O_RDONLY) -> OpenedFile:
-    crew = Crew(PATH, POOL, threads=1, deadline_s=60)
+    crew = TransferThreads(PATH, POOL, threads=1, deadline_s=60)
     return OpenedFile(PATH, Requests(PATH, crew), system.calls(), flags=flags, chunk_bytes=1 << 20)
 
 

@@ -15,8 +15,8 @@ from ebbtide.storage.bandwidth.rate_scheduler import (
     SHARES,
     Answer,
     Ask,
-    Book,
     Budget,
+    RateSchedule,
     TrafficClass,
     leave,
     take,
@@ -63,7 +63,7 @@ def play(budget: Budget, clients: list[Client], seconds: float, seed: int = 0) -
     Those of a client in turn.
     """
     random, numbers, moved = Random(seed), count(), Moved()
-    book = Book.new(budget, 0.0)
+    book = RateSchedule.new(budget, 0.0)
     due: list[tuple[float, int, int, bool]] = []  # when, a number, whose thread, whether it has its client's turn
     queues = [0] * len(clients)
     busy = [False] * len(clients)
@@ -196,7 +196,7 @@ def test_only_who_keeps_nobody_waiting_may_ask_for_more_than_a_burst() -> None:
     assert unknown.ask_bytes(LOAD) == 4 * unknown.burst_bytes
     assert {unknown.ask_bytes(kind) for kind in (WRITE, PREFETCH, SCRUB)} == {unknown.burst_bytes}
     assert {Budget(RATE).ask_bytes(kind) for kind in TrafficClass} == {Budget(RATE).burst_bytes}
-    book = Book.new(unknown, 0.0)
+    book = RateSchedule.new(unknown, 0.0)
     for n in range(100):  # without a budget, loads never wait, neither for themselves nor for each other
         nbytes = unknown.ask_bytes(LOAD) if n % 2 else MIB
         book, answer = take(book, unknown, Ask(LOAD, str(n % 2), nbytes), n / 100)
@@ -215,7 +215,7 @@ def test_a_newcomer_shares_from_now_on_and_does_not_catch_up() -> None:
 
 def test_a_transfer_that_was_away_does_not_catch_up_either() -> None:
     budget = Budget(RATE)
-    book, _ = take(Book.new(budget, 0.0), budget, Ask(LOAD, "away", 16 * MIB), 0.0)
+    book, _ = take(RateSchedule.new(budget, 0.0), budget, Ask(LOAD, "away", 16 * MIB), 0.0)
     for n in range(1, 100):
         book, answer = take(book, budget, Ask(LOAD, "busy", 16 * MIB), n / 10)
         assert answer.granted
@@ -253,7 +253,7 @@ def ask(kind: TrafficClass, transfer: str, nbytes: int = MIB) -> Ask:
 
 def test_without_a_budget_everything_goes_until_a_higher_class_asks() -> None:
     budget = Budget(None)
-    book = Book.new(budget, 0.0)
+    book = RateSchedule.new(budget, 0.0)
     for n in range(100):
         book, answer = take(book, budget, ask(SCRUB, str(n), budget.burst_bytes), 0.0)
         assert answer == Answer(True, sharers=n + 1)
@@ -285,7 +285,7 @@ def test_without_a_budget_a_class_gets_its_share_of_what_the_higher_ones_move_an
 
 def test_a_clock_that_begins_anew_begins_a_new_book() -> None:
     budget = Budget(RATE)
-    book, _ = take(Book.new(budget, 1e6), budget, ask(LOAD, "l"), 1e6)
+    book, _ = take(RateSchedule.new(budget, 1e6), budget, ask(LOAD, "l"), 1e6)
     book, answer = take(book, budget, ask(SCRUB, "s", budget.burst_bytes), 5.0)
     assert answer.granted, "no load is remembered that would hold it down"
     assert set(book.transfers) == {"s"}
@@ -293,7 +293,7 @@ def test_a_clock_that_begins_anew_begins_a_new_book() -> None:
 
 def test_who_has_left_or_not_been_heard_of_is_forgotten() -> None:
     budget = Budget(RATE)
-    book = Book.new(budget, 0.0)
+    book = RateSchedule.new(budget, 0.0)
     for n in range(50):
         book, _ = take(book, budget, ask(LOAD, str(n)), float(n))
     book, _ = take(leave(book, "49"), budget, ask(LOAD, "now"), 70.0)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.bandwidth.rate_limiter import NodeShelf, OwnShelf, Rates, _decode, _encode
-from ebbtide.storage.bandwidth.rate_scheduler import Ask, Book, Budget, TrafficClass, take
+from ebbtide.storage.bandwidth.rate_scheduler import Ask, Budget, RateSchedule, TrafficClass, take
 from ebbtide.storage.errors import WaitTimeout
 from ebbtide_testing.cluster.virtual_clock import VirtualClock
 from tests.platform.storage.played import Player, until
@@ -26,10 +26,10 @@ MIB = 1 << 20
 BUDGET = Budget(1e9)
 
 
-def peek(shelf: OwnShelf | NodeShelf) -> Book:
+def peek(shelf: OwnShelf | NodeShelf) -> RateSchedule:
     """What lies there."""
 
-    def look(book: Book | None) -> tuple[Book, Book]:
+    def look(book: RateSchedule | None) -> tuple[RateSchedule, RateSchedule]:
         assert book is not None
         return book, book
 
@@ -250,10 +250,10 @@ def test_a_book_that_was_removed_is_begun_anew_where_others_will_find_it(tmp_pat
 def test_a_forked_child_shares_no_lock_with_its_parent(tmp_path: Path) -> None:
     shelf, asked, busy, done = NodeShelf(tmp_path / "book"), [], threading.Event(), threading.Event()
 
-    def linger(book: Book | None) -> tuple[Book, None]:
+    def linger(book: RateSchedule | None) -> tuple[RateSchedule, None]:
         busy.set()
         done.wait(60.0)
-        return book or Book.new(BUDGET, 0.0), None
+        return book or RateSchedule.new(BUDGET, 0.0), None
 
     with Rates(BUDGET, shelf=shelf).transfer(LOAD) as admit, ThreadPoolExecutor(1) as threads:
         admit(MIB)
@@ -278,7 +278,7 @@ def test_a_forked_child_shares_no_lock_with_its_parent(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(TrafficClass), st.text(max_size=5), st.integers(1, MIB)), max_size=6))
 def test_a_book_comes_back_as_it_was(asks: list[tuple[TrafficClass, str, int]]) -> None:
-    book = Book.new(BUDGET, 3.0)
+    book = RateSchedule.new(BUDGET, 3.0)
     for n, (kind, transfer, nbytes) in enumerate(asks):
         book, _ = take(book, BUDGET, Ask(kind, transfer, nbytes), 3.0 + n / 7)
     assert _decode(_encode(book)) == book

@@ -14,7 +14,7 @@ from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix.file_handle import OpenedFile
 from ebbtide.storage.posix.posix_calls import Requests
 from ebbtide.storage.posix.spans import Spans
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from ebbtide.storage.transport.transfer_report import Mode
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
 
@@ -40,7 +40,7 @@ def made(lies: list[Errno | Most | None]) -> tuple[Callable[[int, int, bool], Mo
         return lies.pop(0) if lies else None
 
     system = LyingSystem(bytearray(BYTES), lie)
-    requests = Requests(PATH, Crew(PATH, POOL, threads=1, deadline_s=60))
+    requests = Requests(PATH, TransferThreads(PATH, POOL, threads=1, deadline_s=60))
     file = OpenedFile(PATH, requests, system.calls(), flags=os.O_RDONLY, chunk_bytes=1 << 20)
     spans = Spans("read", file, requests, system.preadv, nothing=lambda at: Nothing(str(at)), reopen=True)
 

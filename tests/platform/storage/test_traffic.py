@@ -18,7 +18,7 @@ from ebbtide.storage.errors import TransferTimeout
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix.posix_calls import SystemCalls
 from ebbtide.storage.posix.posix_transport import PosixTransport
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from ebbtide.storage.transport.transport import CHUNK_BYTES, Range
 
 BUFFER = 4096
@@ -131,7 +131,7 @@ def asks_at(bytes_per_s: float, kind: TrafficClass, budget: Budget, monkeypatch:
     monkeypatch.setattr(Rates, "_ask", noted)
     rates = Rates(budget, clock_s=lambda: now_s)
     one = Traffic(rates, kind, clock_s=lambda: now_s)
-    crew = Crew(Path("file"), None, threads=1, deadline_s=LONG_S)
+    crew = TransferThreads(Path("file"), None, threads=1, deadline_s=LONG_S)
     with one.transfer(crew, 128 * CHUNK_BYTES) as lanes:
         lanes.first(1)
         for item in lanes.over(Range(n * CHUNK_BYTES, CHUNK_BYTES) for n in range(128)):

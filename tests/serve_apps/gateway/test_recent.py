@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.client.messages import Traffic
-from ebbtide_serve.gateway.telemetry.sliding_window import Latest, Recent
-from ebbtide_serve.gateway.telemetry.traffic_counters import ARRIVALS_WINDOW_S, STAYS_WINDOW_S, Counters
+from ebbtide_serve.gateway.telemetry.sliding_window import Latest, SlidingWindow
+from ebbtide_serve.gateway.telemetry.traffic_counters import ARRIVALS_WINDOW_S, STAYS_WINDOW_S, TrafficCounters
 
 TIMES = st.lists(st.floats(0.0, 100.0), max_size=200).map(sorted)
 
 
 @given(TIMES, st.floats(0.0, 50.0))
 def test_it_counts_what_a_list_would_count_to_the_second(times_s: list[float], later_s: float) -> None:
-    recent = Recent(15, 0.0)
+    recent = SlidingWindow(15, 0.0)
     for at_s in times_s:
         recent.add(at_s, 2.0)
     now_s = (times_s[-1] if times_s else 0.0) + later_s
@@ -27,7 +27,7 @@ def test_it_counts_what_a_list_would_count_to_the_second(times_s: list[float], l
 
 
 def test_a_rate_is_never_over_time_before_the_first_nor_over_less_than_a_second() -> None:
-    recent = Recent(15, 100.0)
+    recent = SlidingWindow(15, 100.0)
     for _ in range(6):
         recent.add(100.2)
     assert recent.per_s(100.5) == 6.0
@@ -38,7 +38,7 @@ def test_a_rate_is_never_over_time_before_the_first_nor_over_less_than_a_second(
 
 @given(TIMES, st.floats(0.0, 50.0))
 def test_what_it_keeps_does_not_grow_with_what_there_was(times_s: list[float], later_s: float) -> None:
-    recent = Recent(15, 0.0)
+    recent = SlidingWindow(15, 0.0)
     for at_s in times_s:
         for _ in range(3):
             recent.add(at_s)
@@ -50,7 +50,7 @@ def test_what_it_keeps_does_not_grow_with_what_there_was(times_s: list[float], l
 
 def steady_rate(per_s: int) -> list[float]:
     """What is told ten times a second of so many events a second at even distances."""
-    recent, told = Recent(ARRIVALS_WINDOW_S, 0.0), list[float]()
+    recent, told = SlidingWindow(ARRIVALS_WINDOW_S, 0.0), list[float]()
     for tenth in range(1, 600):
         for number in range(per_s // 10):
             recent.add((tenth - 1 + number / (per_s // 10)) / 10)
@@ -82,7 +82,7 @@ class SetClock:
         return 1e9 + self.now_s
 
 
-def traffic(counters: Counters) -> Traffic:
+def traffic(counters: TrafficCounters) -> Traffic:
     nobody: Any = SimpleNamespace(
         held=lambda name: 0,
         held_bytes=lambda name: 0,
@@ -96,7 +96,7 @@ def traffic(counters: Counters) -> Traffic:
 
 def test_arrivals_are_averaged_and_stays_are_of_those_that_were_answered() -> None:
     clock = SetClock()
-    counters = Counters(clock)
+    counters = TrafficCounters(clock)
     assert traffic(counters).arriving_per_s == 0.0
     for stay_s in (1.0, 2.0, 6.0):
         clock.now_s += 1.0
@@ -111,7 +111,7 @@ def test_arrivals_are_averaged_and_stays_are_of_those_that_were_answered() -> No
 
 def test_each_is_forgotten_after_its_own_time_and_totals_never() -> None:
     clock = SetClock()
-    counters = Counters(clock)
+    counters = TrafficCounters(clock)
     counters.arrived("chat")
     counters.ended("chat", completed=True, stay_s=2.0)
     clock.now_s += ARRIVALS_WINDOW_S
@@ -123,7 +123,7 @@ def test_each_is_forgotten_after_its_own_time_and_totals_never() -> None:
 
 
 def test_one_endpoints_requests_are_not_anothers() -> None:
-    counters = Counters(SetClock())
+    counters = TrafficCounters(SetClock())
     counters.arrived("other")
     counters.ended("other", completed=True, stay_s=3.0)
     assert (traffic(counters).arriving_per_s, traffic(counters).stays, traffic(counters).arrivals) == (0.0, 0, 0)

@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide_serve.loading.flat import capture
 from ebbtide_serve.loading.flat import capture_state as held_module
-from ebbtide_serve.loading.flat.capture_state import HeldCapture
+from ebbtide_serve.loading.flat.capture_state import CaptureState
 from tests.builders.rank_load import Rank
 from tests.serve_apps.loading.small_model import publish_small, reach
 
@@ -54,7 +54,7 @@ def test_what_is_dropped_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_holds_nothing_says_why() -> None:
-    held = HeldCapture()
+    held = CaptureState()
     assert held.state()["why"]
     held.nothing("because")
     assert held.state() == {"phase": "none", "why": "because", "entry": None}

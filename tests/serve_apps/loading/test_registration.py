@@ -24,7 +24,7 @@ for name in ("vllm", "vllm/model_executor", "vllm/model_executor/model_loader"):
     (root / name).mkdir()
     (root / name / "__init__.py").write_text("import sys\\nHERE = True\\n")
 sys.path.insert(0, str(root))
-from ebbtide_serve.loading import registration
+from ebbtide_serve.vllm import registration
 (root / "made_up.py").write_text(sys.argv[2])
 registration.FORMATS = "made_up"
 registration.register_formats()

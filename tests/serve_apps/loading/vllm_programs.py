@@ -35,14 +35,14 @@ import contextlib, json
 from types import SimpleNamespace
 import torch
 from vllm.config import LoadConfig
-from ebbtide_serve.loading import vllm_formats
+from ebbtide_serve.vllm import load_formats
 from ebbtide_serve.loading.rank_load import RankLoad
 
-vllm_formats.get_tensor_model_parallel_rank = lambda: 0
-vllm_formats.get_tensor_model_parallel_world_size = lambda: 1
-vllm_formats._facts = lambda model, config: SimpleNamespace(rank=0, quantizes_online=True)
-vllm_formats.CheckpointLoader._init_ep_weight_filter = lambda self, config: None
-vllm_formats.CheckpointLoader.local_expert_ids = None
+load_formats.get_tensor_model_parallel_rank = lambda: 0
+load_formats.get_tensor_model_parallel_world_size = lambda: 1
+load_formats._facts = lambda model, config: SimpleNamespace(rank=0, quantizes_online=True)
+load_formats.CheckpointLoader._init_ep_weight_filter = lambda self, config: None
+load_formats.CheckpointLoader.local_expert_ids = None
 taken = ended = 0
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def turn(settings, rank, *, record, say):
     yield
     ended += 1
 
-vllm_formats.turn_to_load = turn
+load_formats.turn_to_load = turn
 RankLoad.load.__globals__["turn_to_load"] = turn
 
 class Model(torch.nn.Module):
@@ -64,7 +64,7 @@ extra, places = argument
 for place in places:
     config = SimpleNamespace(model=place, revision=None, quantization=None, multimodal_config=None)
     for again in (False, True):
-        loader, seen, before = vllm_formats.CheckpointLoader(
+        loader, seen, before = load_formats.CheckpointLoader(
             LoadConfig(load_format="ebbtide", model_loader_extra_config=extra)
         ), [], taken
         if again:

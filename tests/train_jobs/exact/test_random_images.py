@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
 from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
@@ -50,7 +50,7 @@ def imaged_at_random(folder: Path, helper: Running, *, ranks: int, images: int, 
         assert one.holder() is None and not one.leader().alive() and one.place.numbers() == [number]
         time.sleep(random.uniform(0.0, 0.1))
         assert lines(out) == done
-        one.obeyed(one.gate.want(Want.RUN, lease(number + 1)))
+        one.obeyed(one.gate.want(DesiredState.RUN, lease(number + 1)))
         one.until(lambda d=done: lines(out) > d, "it to go on")  # type: ignore[misc]
     (folder / "enough").touch()
     one.thread.join(90.0)

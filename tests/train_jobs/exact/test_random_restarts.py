@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.step_log import step_lines
 from ebbtide_train.verification.control_run import replay
@@ -28,9 +28,9 @@ def restarted(job: Path, course: Course, stops: list[int], worlds: list[int], pa
     begins = [0, *stops]
     for number, (begin, world) in enumerate(zip(begins, worlds, strict=True)):
         end = begins[number + 1] if number + 1 < len(begins) else course.steps
-        wants: dict[int, Want | Away] = {step: Away() for step in parks if begin < step < end}
+        wants: dict[int, DesiredState | Away] = {step: Away() for step in parks if begin < step < end}
         if end < course.steps:
-            wants[end] = Want.STOP
+            wants[end] = DesiredState.STOP
         gangs.run(course.plan(job, world=world, epoch=10 * (number + 1)), wants)  # a park takes a lease epoch too
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.session.coordination.gate import Away
 from ebbtide_train.session.step_log import step_lines
 from ebbtide_train.verification.control_run import GangPlan
@@ -43,7 +43,7 @@ def restarted(job: Path, steps: int, stops: list[int], worlds: list[int], *, che
     """Gangs of ``worlds``, one after the other, which are told to stop after ``stops`` finished steps."""
     for number, (end, world) in enumerate(zip([*stops, steps], worlds, strict=True)):
         one = plan(job, world=world, steps=steps, epoch=10 * (number + 1), checkpoint_every_s=checkpoint_every_s)
-        gangs.run(one, {end: Want.STOP} if end < steps else {})
+        gangs.run(one, {end: DesiredState.STOP} if end < steps else {})
 
 
 def must_have_come_back_whole(job: Path, stops: list[int], worlds: list[int]) -> None:
@@ -100,7 +100,7 @@ def test_three_workers_restarted_at_random_leave_no_trace(tmp_path: Path) -> Non
     steps, stop = 5, Random(3).randint(2, 4)
     gangs.run(plan(tmp_path / "calm", world=3, steps=steps, look=True))
     first = plan(tmp_path / "job", world=3, steps=steps, look=True, checkpoint_every_s=0.0)
-    gangs.run(first, {1: Away(), stop: Want.STOP})
+    gangs.run(first, {1: Away(), stop: DesiredState.STOP})
     gangs.run(plan(tmp_path / "job", world=3, steps=steps, epoch=20, look=True))
     must_equal(tmp_path / "job", tmp_path / "calm", world=3, steps=steps)
     said = gangs.reports(first)

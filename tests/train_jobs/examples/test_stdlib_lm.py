@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.examples.stdlib_lm.data import load_windows
 from ebbtide_train.examples.stdlib_lm.model import LanguageModel, ModelShape
 from ebbtide_train.examples.stdlib_lm.tokenizer import load_tokenizer, source_files
@@ -61,7 +61,7 @@ def test_a_shape_that_does_not_fit_is_refused() -> None:
 def test_it_learns_and_steps_aside(tmp_path: Path) -> None:
     args: dict[str, Any] = {**SMALL, "cache_dir": str(tmp_path / "cache"), "lr": 1e-2, "warmup_steps": 2}
     plan = gangs.plan_of(tmp_path / "job", world=2, steps=20, train="ebbtide_train.examples.stdlib_lm:train", **args)
-    gangs.run(plan, {4: Away(), 7: Want.STOP})
+    gangs.run(plan, {4: Away(), 7: DesiredState.STOP})
     gangs.run(gangs.stopping(plan, epoch=5))
     losses = [float.fromhex(line.loss) for line in sorted(step_lines(tmp_path / "job"), key=lambda line: line.step)]
     assert len(losses) == 40

@@ -18,21 +18,21 @@ from pathlib import Path
 import psutil
 
 from ebbtide.agent.slot_locks.slot_lock import SlotLock
-from ebbtide.client.messages import JobDirective, Lease, RankReport, SlotRef, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, RankReport, SlotRef
 from ebbtide.helper.client import Helper
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown
 from ebbtide_train.interactive.idle_detection.idle_rules import IdleRules
 from ebbtide_train.interactive.idle_detection.idle_watch import IdleWatch
-from ebbtide_train.interactive.idle_detection.owner_notices import Herald
+from ebbtide_train.interactive.idle_detection.owner_notices import OwnerNotices
 from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
 from ebbtide_train.interactive.ports import InTheWay
 from ebbtide_train.interactive.process_tree.leader import GO
 from ebbtide_train.interactive.process_tree.tree import Process, Tree, this_process
 from ebbtide_train.interactive.process_tree.watchdog import LEADER
-from ebbtide_train.interactive.session_folder import COMMIT, ImagePlace
+from ebbtide_train.interactive.session_folder import COMMIT, SessionFolder
 from ebbtide_train.interactive.spec import SessionSpec
-from ebbtide_train.interactive.supervision.session_states import KeeperState
-from ebbtide_train.interactive.supervision.session_supervisor import Keeper, Verdict
+from ebbtide_train.interactive.supervision.session_states import SessionState
+from ebbtide_train.interactive.supervision.session_supervisor import SessionSupervisor, Verdict
 
 SLOT = SlotRef("here", 0)
 CHAIN = Path(__file__).with_name("chain.py")
@@ -73,7 +73,7 @@ class FakeGate:
         """The number of the last order that was carried out."""
         return self.reports[-1].directive if self.reports else 0
 
-    def want(self, want: Want, under: Lease | None = None) -> int:
+    def want(self, want: DesiredState, under: Lease | None = None) -> int:
         self.now = JobDirective(self.now.number + 1, want, under)
         return self.now.number
 
@@ -169,7 +169,7 @@ class FakeSnapshots:
             (image_dir / COMMIT).touch()
 
     def discard(self, image_dir: Path) -> None:
-        ImagePlace(self.folder.parent).discard(int(image_dir.name))
+        SessionFolder(self.folder.parent).discard(int(image_dir.name))
 
     def forget(self) -> None:
         self.calls.append("forget")
@@ -202,13 +202,13 @@ class Kept:
         gpu: str = "",
         snapshots: object = None,
         idle: IdleRules | None = None,
-        herald: Herald | None = None,
+        herald: OwnerNotices | None = None,
         stop_s: float = 2.0,
-        edge: Callable[[KeeperState, KeeperState], None] = lambda _now, _then: None,
+        edge: Callable[[SessionState, SessionState], None] = lambda _now, _then: None,
     ) -> None:
-        self.place = ImagePlace(root / "run")
+        self.place = SessionFolder(root / "run")
         self.locks = root / "locks"
-        self.gate = FakeGate(JobDirective(0, Want.RUN, lease(epoch, gpu)))
+        self.gate = FakeGate(JobDirective(0, DesiredState.RUN, lease(epoch, gpu)))
         self.wishes = FakeWishes()
         self.snapshots = FakeSnapshots(self.place.folder) if snapshots is None else snapshots
         rules = idle or IdleRules()
@@ -219,11 +219,11 @@ class Kept:
             rules,
             session="s",
             owner=spec.owner,
-            herald=herald or Herald(()),
+            herald=herald or OwnerNotices(()),
             meter=NoMeter(),
             touched_s=self.place.touched_s,
         )
-        self.keeper = Keeper(
+        self.keeper = SessionSupervisor(
             spec,
             self.place,
             lease=lease(epoch, gpu),
@@ -238,7 +238,7 @@ class Kept:
         )
         step = self.keeper._to
 
-        def observed(state: KeeperState, *, park_refused: str = "") -> None:
+        def observed(state: SessionState, *, park_refused: str = "") -> None:
             edge(self.keeper.state, state)
             step(state, park_refused=park_refused)
 
@@ -261,7 +261,7 @@ class Kept:
     def until(self, condition: Callable[[], object], what: str = "", timeout_s: float = 60.0) -> None:
         until(condition, lambda: f"{what}; {self.keeper.state}, {self.verdict}, {self.error!r}", timeout_s)
 
-    def reaches(self, state: KeeperState) -> None:
+    def reaches(self, state: SessionState) -> None:
         self.until(lambda: self.keeper.state is state, f"it to be {state.value}")
 
     def obeyed(self, number: int) -> None:
@@ -269,9 +269,9 @@ class Kept:
 
     def parks(self) -> None:
         """It is asked to, and does."""
-        self.obeyed(self.gate.want(Want.PARK))
-        self.until(lambda: self.keeper.state in (KeeperState.PARKED, KeeperState.RUNNING), "it to be aside, or not")
-        assert self.keeper.state is KeeperState.PARKED, self.gate.reports[-1].park_refused
+        self.obeyed(self.gate.want(DesiredState.PARK))
+        self.until(lambda: self.keeper.state in (SessionState.PARKED, SessionState.RUNNING), "it to be aside, or not")
+        assert self.keeper.state is SessionState.PARKED, self.gate.reports[-1].park_refused
 
     def ends(self) -> Verdict:
         self.thread.join(20.0)
@@ -313,7 +313,7 @@ def main(root: str, command: str, plan: str, socket: str = "") -> None:
     """Keep a session; ``plan``: "STATE>STATE EPOCH", the edge to die at, or no edge; orders come by a file."""
     edge, epoch = plan.split()
 
-    def die(now: KeeperState, then: KeeperState) -> None:
+    def die(now: SessionState, then: SessionState) -> None:
         if f"{now.value}>{then.value}" == edge:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -323,7 +323,9 @@ def main(root: str, command: str, plan: str, socket: str = "") -> None:
     while kept.thread.is_alive():
         said = orders.read_text().split() if orders.exists() else []
         for word in said[kept.gate.now.number :]:
-            number = kept.gate.want(Want(word), lease(int(epoch) + kept.gate.now.number + 1) if word == "run" else None)
+            number = kept.gate.want(
+                DesiredState(word), lease(int(epoch) + kept.gate.now.number + 1) if word == "run" else None
+            )
             until(lambda n=number: kept.gate.heard() >= n or not kept.thread.is_alive())  # type: ignore[misc]
         time.sleep(0.01)
     print(kept.verdict, kept.error)

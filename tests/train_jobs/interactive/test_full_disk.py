@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
-from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_states import SessionState
 from tests.criu import criu_or_skip
 from tests.small_disk import fill, grow, small_disk
 from tests.train_jobs.interactive.chain import check
@@ -40,7 +40,7 @@ def begun(small: Path, file: Path, helper: Running) -> Kept:
     """A session whose folder is on the small disk, and its own file elsewhere: it is the image that does not fit."""
     command = chain(file, ballast_mib=BALLAST_MIB)
     one = Kept(small, command, snapshots=HelperSnapshots(helper.client, "s")).start()
-    one.reaches(KeeperState.RUNNING)
+    one.reaches(SessionState.RUNNING)
     one.until(lambda: steps(file) > 3, "its first steps")
     return one
 
@@ -52,10 +52,10 @@ def steps(file: Path) -> int:
 def refused(one: Kept, file: Path, holds: Callable[[str], bool]) -> None:
     """It is asked to park, says why it cannot, and nothing has become of it."""
     leader = one.leader()
-    one.obeyed(one.gate.want(Want.PARK))
-    one.until(lambda: one.keeper.state is not KeeperState.LEAVING, "it to be refused")
+    one.obeyed(one.gate.want(DesiredState.PARK))
+    one.until(lambda: one.keeper.state is not SessionState.LEAVING, "it to be refused")
     assert holds(one.gate.reports[-1].park_refused), one.gate.reports[-1]
-    assert one.keeper.state is KeeperState.RUNNING and one.leader() == leader and leader.alive()
+    assert one.keeper.state is SessionState.RUNNING and one.leader() == leader and leader.alive()
     before = steps(file)
     one.until(lambda: steps(file) > before + 3, "it to go on")
     assert one.holder() is not None
@@ -65,9 +65,9 @@ def refused(one: Kept, file: Path, holds: Callable[[str], bool]) -> None:
 def parks_and_resumes(one: Kept, small: Path, file: Path) -> None:
     one.parks()
     before = steps(file)
-    one.obeyed(one.gate.want(Want.RUN, lease(2)))
+    one.obeyed(one.gate.want(DesiredState.RUN, lease(2)))
     one.until(lambda: steps(file) > before, "it to go on")
-    one.gate.want(Want.CANCEL)
+    one.gate.want(DesiredState.CANCEL)
     one.ends()
     assert not members(small)
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ebbtide.agent.slot_locks.slot_lock import SlotLock, probe
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide.helper.client import Helper
 from ebbtide.snapshot.driver.process_states import ProcessState
 from ebbtide.system.process import is_alive
@@ -30,7 +30,7 @@ from ebbtide_train.commands.interactive_sessions import sessions
 from ebbtide_train.interactive.errors import CannotRevive, SessionCrashed
 from ebbtide_train.interactive.parking import helper_snapshots
 from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
-from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_states import SessionState
 from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check
@@ -116,7 +116,7 @@ def kept(root: Path, node: Node, *, epoch: int = 1, gpu: str = "") -> Kept:
 
 def goes_on(one: Kept, root: Path, node: Node) -> None:
     """It runs, on the GPU, from the very step where it was."""
-    one.reaches(KeeperState.RUNNING)
+    one.reaches(SessionState.RUNNING)
     before = lines(root)
     one.until(lambda: lines(root) > before + 2 and len(users(one, node)) == 2, "it to go on")
     assert {node.driver.state(pid) for pid in users(one, node)} == {ProcessState.RUNNING}
@@ -180,7 +180,7 @@ class Eye:
 
 
 def end(one: Kept) -> None:
-    one.gate.want(Want.CANCEL)
+    one.gate.want(DesiredState.CANCEL)
     one.ends()
 
 
@@ -192,11 +192,11 @@ def test_parked_it_is_off_its_gpu_with_all_that_use_it_and_resumed_it_is_on_it_a
     assert one.leader().pid not in on_gpu
     eye = Eye(tmp_path, plain)
     for epoch in (2, 3):
-        one.obeyed(one.gate.want(Want.PARK))
-        one.reaches(KeeperState.PARKED)
+        one.obeyed(one.gate.want(DesiredState.PARK))
+        one.reaches(SessionState.PARKED)
         assert {plain.driver.state(pid) for pid in on_gpu} == {ProcessState.CHECKPOINTED}
         assert one.holder() is None and one.leader().alive() and one.place.numbers() == []
-        one.obeyed(one.gate.want(Want.RUN, lease(epoch)))
+        one.obeyed(one.gate.want(DesiredState.RUN, lease(epoch)))
         goes_on(one, tmp_path, plain)
         assert users(one, plain) == on_gpu
     eye.close()
@@ -220,13 +220,13 @@ def test_one_that_the_driver_does_not_take_off_runs_on_and_says_why(
     plain.script(rule)
     one = kept(tmp_path, plain)
     eye = Eye(tmp_path, plain)
-    one.obeyed(one.gate.want(Want.PARK))
+    one.obeyed(one.gate.want(DesiredState.PARK))
     one.until(lambda: why in one.gate.reports[-1].park_refused, "the reason")
     goes_on(one, tmp_path, plain)
     assert one.holder() is not None
-    one.obeyed(one.gate.want(Want.RUN, lease(2)))
-    one.obeyed(one.gate.want(Want.PARK))  # the driver wants it now
-    one.reaches(KeeperState.PARKED)
+    one.obeyed(one.gate.want(DesiredState.RUN, lease(2)))
+    one.obeyed(one.gate.want(DesiredState.PARK))  # the driver wants it now
+    one.reaches(SessionState.PARKED)
     eye.close()
     end(one)
 
@@ -235,7 +235,7 @@ def test_one_that_the_driver_loses_is_ended_before_its_slot_is_free(tmp_path: Pa
     plain.script(Rule("checkpoint", Do.FAIL, skip=1))
     one = kept(tmp_path, plain)
     eye = Eye(tmp_path, plain)
-    one.gate.want(Want.PARK)
+    one.gate.want(DesiredState.PARK)
     with pytest.raises(SessionCrashed, match="the driver has lost it"):
         one.ends()
     assert one.holder() is None and not members(tmp_path)
@@ -260,10 +260,10 @@ def test_a_helper_killed_in_the_middle_costs_a_wait_and_nothing_else(
     plain.script(Rule(call, Do.DIE, when, skip=1))
     one = kept(tmp_path, plain)
     on_gpu, eye = users(one, plain), Eye(tmp_path, plain)
-    one.obeyed(one.gate.want(Want.PARK))
-    one.reaches(KeeperState.PARKED)
+    one.obeyed(one.gate.want(DesiredState.PARK))
+    one.reaches(SessionState.PARKED)
     assert {plain.driver.state(pid) for pid in on_gpu} == {ProcessState.CHECKPOINTED}
-    one.obeyed(one.gate.want(Want.RUN, lease(2)))
+    one.obeyed(one.gate.want(DesiredState.RUN, lease(2)))
     goes_on(one, tmp_path, plain)
     eye.close()
     assert plain.deaths == 1, "it was killed, and started again"
@@ -276,7 +276,7 @@ def test_a_session_that_must_leave_its_node_leaves_its_gpu_first_and_comes_back_
 ) -> None:
     one = kept(tmp_path, node, gpu="GPU-a")
     on_gpu, eye = users(one, node), Eye(tmp_path, node)
-    one.gate.want(Want.STOP)
+    one.gate.want(DesiredState.STOP)
     assert one.ends().end is End.LEFT
     assert not members(tmp_path) and one.place.is_complete(1)
     two = kept(tmp_path, node, epoch=2, gpu="GPU-b")
@@ -292,7 +292,7 @@ def test_revived_and_not_put_back_it_is_ended_before_its_slot_is_free_and_its_im
     tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = kept(tmp_path, node)
-    one.gate.want(Want.STOP)
+    one.gate.want(DesiredState.STOP)
     assert one.ends().end is End.LEFT
     saved = (tmp_path / "chain").read_text()
     node.script(Rule("restore", Do.REFUSE, times=99))
@@ -319,10 +319,10 @@ def test_revived_and_not_put_back_it_is_ended_before_its_slot_is_free_and_its_im
 def test_in_place_and_not_put_back_it_goes_on_as_an_image_and_loses_no_step(tmp_path: Path, node: Node) -> None:
     one = kept(tmp_path, node)
     eye = Eye(tmp_path, node)
-    one.obeyed(one.gate.want(Want.PARK))
-    one.reaches(KeeperState.PARKED)
+    one.obeyed(one.gate.want(DesiredState.PARK))
+    one.reaches(SessionState.PARKED)
     node.script(Rule("restore", Do.REFUSE, times=99))
-    one.gate.want(Want.RUN, lease(2))
+    one.gate.want(DesiredState.RUN, lease(2))
     with pytest.raises(CannotRevive, match=r"the driver does not want it.*goes on from image 1"):
         one.ends()
     done = lines(tmp_path)
@@ -337,7 +337,7 @@ def test_in_place_and_not_put_back_it_goes_on_as_an_image_and_loses_no_step(tmp_
 def test_a_dump_that_fails_puts_it_back_on_its_gpu(tmp_path: Path, plain: Node) -> None:
     one = kept(tmp_path, plain)
     on_gpu = users(one, plain)
-    one.obeyed(one.gate.want(Want.STOP))
+    one.obeyed(one.gate.want(DesiredState.STOP))
     one.until(lambda: "there can be no images here" in one.gate.reports[-1].park_refused, "the reason")
     goes_on(one, tmp_path, plain)
     assert {plain.driver.state(pid) for pid in on_gpu} == {ProcessState.RUNNING}
@@ -349,7 +349,7 @@ def test_a_helper_killed_while_it_revives_leaves_nobody_on_a_free_slot(
 ) -> None:
     """CRIU goes on alone, and nobody says when it is done: what it brings back is ended, the lock goes after that."""
     one = kept(tmp_path, node)
-    one.gate.want(Want.STOP)
+    one.gate.want(DesiredState.STOP)
     assert one.ends().end is End.LEFT
     monkeypatch.setattr(helper_snapshots, "READ_BACK_S", 0.5)
     journal = node.folder / "helper.sock.state" / "journal"
@@ -400,7 +400,7 @@ def test_what_hinders_an_image_is_told_beforehand_and_a_park_in_memory_is_told_a
     words = [str(users_of(node.fake))] if gpu else []
     command = [sys.executable, "-I", "-S", "-c", PEERS, *words]
     one = Kept(tmp_path, command, snapshots=HelperSnapshots(node.helper, "s")).start()
-    one.reaches(KeeperState.RUNNING)
+    one.reaches(SessionState.RUNNING)
     one.until(lambda: one.place.output.exists() and one.place.output.read_text().endswith("\n"), "its port")
     with socket.create_connection(("127.0.0.1", int(one.place.output.read_text()))):
         one.until(lambda: "up" in one.place.output.read_text(), "its connection to be taken")
@@ -412,8 +412,8 @@ def test_what_hinders_an_image_is_told_beforehand_and_a_park_in_memory_is_told_a
         report = one.gate.reports[-1]
         if gpu:
             assert row["remark"].startswith("parks in memory only") and report.in_place_hindered == ""
-            one.obeyed(one.gate.want(Want.PARK))
-            one.reaches(KeeperState.PARKED)
+            one.obeyed(one.gate.want(DesiredState.PARK))
+            one.reaches(SessionState.PARKED)
         else:
             assert row["remark"].startswith("cannot be parked now: process")
             assert "TCP connection to outside" in report.in_place_hindered

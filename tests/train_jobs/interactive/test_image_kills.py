@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from ebbtide.agent.slot_locks.slot_lock import probe
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide_train.interactive.errors import CannotRevive
 from ebbtide_train.interactive.parking import helper_snapshots
 from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
-from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.supervision.session_states import SessionState
 from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.criu import criu_or_skip
 from tests.train_jobs.interactive.chain import check, link
@@ -125,9 +125,9 @@ def parks_and_resumes(one: Kept, root: Path) -> None:
     one.parks()
     assert not members(root) and one.holder() is None and len(one.place.numbers()) == 1
     before = lines(root)
-    one.obeyed(one.gate.want(Want.RUN, lease(90)))
+    one.obeyed(one.gate.want(DesiredState.RUN, lease(90)))
     one.until(lambda: lines(root) > before, "it to go on")
-    one.gate.want(Want.CANCEL)
+    one.gate.want(DesiredState.CANCEL)
     assert one.ends().end is End.CANCELLED
     assert not members(root) and one.holder() is None and one.place.numbers() == []
 
@@ -135,7 +135,7 @@ def parks_and_resumes(one: Kept, root: Path) -> None:
 @pytest.mark.parametrize(("op", "step"), points("keeper"))
 def test_a_killed_keeper(tmp_path: Path, helper: Running, op: str, step: str) -> None:
     first = begun(tmp_path, helper, 1)
-    first.gate.want(Want.STOP)
+    first.gate.want(DesiredState.STOP)
     assert first.ends().end is End.LEFT
     (tmp_path / "orders").write_text("park" if op == "dump" else "")
     words = [str(tmp_path), json.dumps(command(tmp_path)), "- 2", str(helper.socket)]
@@ -152,7 +152,7 @@ def test_a_killed_keeper(tmp_path: Path, helper: Running, op: str, step: str) ->
     next_one = Kept(
         tmp_path, command(tmp_path), epoch=50, snapshots=HelperSnapshots(helper.client, "s")
     ).start()  # it may begin while the helper is still at work on what the one before has asked for
-    next_one.until(lambda: next_one.error is not None or next_one.keeper.state is KeeperState.RUNNING, "it to run")
+    next_one.until(lambda: next_one.error is not None or next_one.keeper.state is SessionState.RUNNING, "it to run")
     assert next_one.error is None, next_one.error
     went_on = (next_one.place.read("record") or {})["images"]
     before = lines(tmp_path)
@@ -175,11 +175,11 @@ def test_a_killed_helper(tmp_path: Path, helper: Running, op: str, step: str) ->
     eye = Eye(tmp_path)
     if op == "revive":
         one.parks()
-    number = one.gate.want(*((Want.PARK,) if op == "dump" else (Want.RUN, lease(2))))
+    number = one.gate.want(*((DesiredState.PARK,) if op == "dump" else (DesiredState.RUN, lease(2))))
     await_step(helper, op, step, times=1)
     helper.kill()
     helper.start()
-    stands = (KeeperState.PARKED, KeeperState.RUNNING) if op == "dump" else (KeeperState.RUNNING,)
+    stands = (SessionState.PARKED, SessionState.RUNNING) if op == "dump" else (SessionState.RUNNING,)
     one.until(
         lambda: one.error is not None or (one.gate.heard() >= number and one.keeper.state in stands),
         "the order to be carried out, or not",
@@ -189,11 +189,11 @@ def test_a_killed_helper(tmp_path: Path, helper: Running, op: str, step: str) ->
     [told] = {"done", "undone"} & {*(steps_of(helper, op) or ["done"])}
     done = told == "done"
     if op == "dump" and done:
-        assert one.keeper.state is KeeperState.PARKED and one.place.is_complete(1)
+        assert one.keeper.state is SessionState.PARKED and one.place.is_complete(1)
         assert not members(tmp_path) and one.holder() is None
-        one.obeyed(one.gate.want(Want.RUN, lease(3)))
+        one.obeyed(one.gate.want(DesiredState.RUN, lease(3)))
     elif op == "dump":
-        assert one.keeper.state is KeeperState.RUNNING and one.gate.reports[-1].park_refused
+        assert one.keeper.state is SessionState.RUNNING and one.gate.reports[-1].park_refused
         assert one.holder() is not None and one.place.numbers() == []
     back = one.error is not None
     if back:  # nobody could say what came of it: what did was ended, and the image is all of it

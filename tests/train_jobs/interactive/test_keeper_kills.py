@@ -15,17 +15,17 @@ import pytest
 
 from ebbtide.agent.errors import SlotBusy
 from ebbtide.agent.slot_locks.slot_lock import SlotLock, lock_file, probe
-from ebbtide.client.messages import Want
-from ebbtide_train.interactive.parking.tree_occupancy import Occupation
+from ebbtide.client.messages import DesiredState
+from ebbtide_train.interactive.parking.tree_occupancy import TreeOccupancy
 from ebbtide_train.interactive.process_tree.leader import me
-from ebbtide_train.interactive.process_tree.watchdog_client import Post
-from ebbtide_train.interactive.session_folder import ImagePlace
-from ebbtide_train.interactive.supervision.session_states import TABLE, KeeperState
+from ebbtide_train.interactive.process_tree.watchdog_client import WatchdogClient
+from ebbtide_train.interactive.session_folder import SessionFolder
+from ebbtide_train.interactive.supervision.session_states import TABLE, SessionState
 from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.train_jobs.interactive.kept import SLOT, Kept, chain, lease, members, until
 
 ROOT = Path(__file__).parents[3]
-S = KeeperState
+S = SessionState
 # Edge, the orders that lead there, and what the next keeper does.
 KILLS = {
     (S.NEW, S.STARTING): ("", "starts"),
@@ -67,13 +67,13 @@ def edges() -> list[object]:
 
 
 @pytest.mark.parametrize("edge", edges())
-def test_killed_at_this_edge(tmp_path: Path, edge: tuple[KeeperState, KeeperState]) -> None:
+def test_killed_at_this_edge(tmp_path: Path, edge: tuple[SessionState, SessionState]) -> None:
     orders, then = KILLS[edge]
     command = chain(tmp_path / "c", family=True)
     if edge == (S.NEW, S.RESUMING):
         first = Kept(tmp_path, command).start()
         first.reaches(S.RUNNING)
-        first.gate.want(Want.STOP)
+        first.gate.want(DesiredState.STOP)
         assert first.ends().end is End.LEFT
     (tmp_path / "orders").write_text(orders)
     plan = f"{edge[0].value}>{edge[1].value} 2"
@@ -99,7 +99,7 @@ def test_killed_at_this_edge(tmp_path: Path, edge: tuple[KeeperState, KeeperStat
     after.reaches(S.RUNNING)
     revived = any(call.startswith("revive") for call in after.snapshots.calls)  # type: ignore[attr-defined]
     assert revived == (then == "revives")
-    after.gate.want(Want.CANCEL)
+    after.gate.want(DesiredState.CANCEL)
     after.ends()
     assert not members(tmp_path)
 
@@ -171,7 +171,7 @@ def test_where_the_leader_is_killed_too_the_slot_is_taken_as_long_as_its_process
 
 @pytest.mark.proves("a tree that is gone is not named in the lock")
 def test_a_tree_that_is_gone_is_not_named_in_a_lock_that_is_still_held(tmp_path: Path) -> None:
-    place = ImagePlace(tmp_path / "run")
+    place = SessionFolder(tmp_path / "run")
     place.make()
     place.write("spec", {"command": ["sleep", "100"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}})
     lock = SlotLock(tmp_path / "locks", SLOT, workload="s", epoch=2, ledger="l")
@@ -180,7 +180,7 @@ def test_a_tree_that_is_gone_is_not_named_in_a_lock_that_is_still_held(tmp_path:
         tree = json.loads(lock_file(tmp_path / "locks", SLOT).read_bytes()).get("tree")
         return None if tree is None else int(tree["pid"])
 
-    occupation = Occupation(place, lambda _lease: lock)
+    occupation = TreeOccupancy(place, lambda _lease: lock)
     occupation.take(lease(2))
     leader = occupation.start()
     assert named() == leader.pid
@@ -191,13 +191,13 @@ def test_a_tree_that_is_gone_is_not_named_in_a_lock_that_is_still_held(tmp_path:
 
 @pytest.mark.proves("a leader that was not named runs nothing")
 def test_a_leader_whose_keeper_dies_before_it_has_named_it_runs_nothing(tmp_path: Path) -> None:
-    place = ImagePlace(tmp_path / "run")
+    place = SessionFolder(tmp_path / "run")
     place.make()
     place.write("keeper", me())
     place.write("spec", {"command": ["touch", str(tmp_path / "ran")], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}})
     waits, go = os.pipe()
     lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
-    post, leader = Post.start(place, lock, waits)
+    post, leader = WatchdogClient.start(place, lock, waits)
     for descriptor in (lock, waits):
         os.close(descriptor)
     assert leader.alive() and not (tmp_path / "ran").exists()

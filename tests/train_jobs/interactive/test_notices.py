@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ebbtide.client.messages import RankPhase, Want
+from ebbtide.client.messages import DesiredState, RankPhase
 from ebbtide_train.interactive.idle_detection.idle_rules import IdleRules
-from ebbtide_train.interactive.idle_detection.owner_notices import Herald, Mail, Notice, Webhook
-from ebbtide_train.interactive.supervision.session_states import KeeperState
+from ebbtide_train.interactive.idle_detection.owner_notices import Mail, Notice, OwnerNotices, Webhook
+from ebbtide_train.interactive.supervision.session_states import SessionState
 from ebbtide_train.interactive.supervision.session_supervisor import End
 from tests.train_jobs.interactive.kept import FakeSnapshots, Kept, lease, until
 
@@ -117,7 +117,7 @@ def test_one_way_that_works_is_enough_and_none_is_tried_again(web: tuple[Sink, s
     sink, url = web
     said: list[str] = []
     dead = mail(1)  # nobody listens there
-    herald = Herald([dead, Webhook(url)], say=said.append, retry_s=0.0)
+    herald = OwnerNotices([dead, Webhook(url)], say=said.append, retry_s=0.0)
     herald.tell(NOTICE)
     until(herald.delivered)
     assert any("could not be told by mail" in line for line in said)
@@ -146,7 +146,9 @@ class Quiet:
 IDLE = IdleRules(idle_after_s=0.9, warn_before_s=0.5, cpu_quiet=0.2)
 
 
-def idler(tmp_path: Path, herald: Herald, snapshots: FakeSnapshots | None = None, *, rules: IdleRules = IDLE) -> Kept:
+def idler(
+    tmp_path: Path, herald: OwnerNotices, snapshots: FakeSnapshots | None = None, *, rules: IdleRules = IDLE
+) -> Kept:
     import sys
 
     command = [sys.executable, "-I", "-S", "-c", Quiet.PROGRAM, str(tmp_path / "work")]
@@ -157,52 +159,52 @@ def test_an_idle_session_is_announced_put_aside_parked_and_resumed_on_touch(
     tmp_path: Path, web: tuple[Sink, str]
 ) -> None:
     sink, url = web
-    one = idler(tmp_path, Herald([Webhook(url)]))
-    one.reaches(KeeperState.ASIDE)
+    one = idler(tmp_path, OwnerNotices([Webhook(url)]))
+    one.reaches(SessionState.ASIDE)
     one.until(lambda: one.wishes.heard, "its wish")
     assert len(sink.got) == 1 and one.wishes.heard[0].startswith("park: idle for")
     assert "its owner was told" in one.wishes.heard[0]
     assert one.gate.reports[-1].phase is RankPhase.RUNNING and one.holder() is not None, "the pool has not answered yet"
-    one.gate.want(Want.PARK)
-    one.reaches(KeeperState.PARKED)
+    one.gate.want(DesiredState.PARK)
+    one.reaches(SessionState.PARKED)
     assert one.holder() is None and one.place.is_complete(1)
     one.place.touch.touch()
     one.until(lambda: one.wishes.heard[-1] == "resume: touched by its owner", "its wish")
-    one.gate.want(Want.RUN, lease(2))
-    one.reaches(KeeperState.RUNNING)
-    one.gate.want(Want.CANCEL)
+    one.gate.want(DesiredState.RUN, lease(2))
+    one.reaches(SessionState.RUNNING)
+    one.gate.want(DesiredState.CANCEL)
     assert one.ends().end is End.CANCELLED
 
 
 def test_touched_before_the_pool_has_answered_it_is_back_at_once(tmp_path: Path) -> None:
-    one = idler(tmp_path, Herald(()))
-    one.reaches(KeeperState.ASIDE)
+    one = idler(tmp_path, OwnerNotices(()))
+    one.reaches(SessionState.ASIDE)
     one.place.touch.touch()
-    one.reaches(KeeperState.RUNNING)
-    one.gate.want(Want.CANCEL)
+    one.reaches(SessionState.RUNNING)
+    one.gate.want(DesiredState.CANCEL)
     one.ends()
 
 
 def test_used_after_the_warning_it_stays(tmp_path: Path, web: tuple[Sink, str]) -> None:
     _, url = web
-    herald = Herald([Webhook(url)])
+    herald = OwnerNotices([Webhook(url)])
     # Warned soon, then much time: on a busy machine a process that wants the CPU does not get it for a while.
     one = idler(tmp_path, herald, rules=IdleRules(idle_after_s=20.0, warn_before_s=19.6, cpu_quiet=0.05))
     one.until(herald.delivered, "the warning")
     (tmp_path / "work").touch()
     one.until(lambda: not herald.delivered(), "it to be called off")
-    assert one.keeper.state is KeeperState.RUNNING and not one.wishes.heard
-    one.gate.want(Want.CANCEL)
+    assert one.keeper.state is SessionState.RUNNING and not one.wishes.heard
+    one.gate.want(DesiredState.CANCEL)
     one.ends()
 
 
 def test_an_idle_session_that_cannot_be_imaged_is_neither_parked_nor_killed(tmp_path: Path) -> None:
     snapshots = FakeSnapshots(tmp_path / "run" / "session")
     snapshots.refuse = "a socket"
-    one = idler(tmp_path, Herald(()), snapshots)
+    one = idler(tmp_path, OwnerNotices(()), snapshots)
     one.until(lambda: "stays on its slot: a socket" in str(one.place.read("standing")), "the reason")
     time.sleep(0.3)
-    assert one.keeper.state is KeeperState.RUNNING and not one.wishes.heard
+    assert one.keeper.state is SessionState.RUNNING and not one.wishes.heard
     assert snapshots.calls.count("image 0001") == 1, "it is not tried again and again"
-    one.gate.want(Want.CANCEL)
+    one.gate.want(DesiredState.CANCEL)
     one.ends()

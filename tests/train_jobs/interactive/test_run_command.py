@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide.config.sections.sessions_section import SessionsSection
-from ebbtide_train.arbiter_client.park_requests import PoolWishes
+from ebbtide_train.arbiter_client.park_requests import ParkRequests
 from ebbtide_train.commands import interactive_run
 from ebbtide_train.commands.interactive_run import run_command
 from ebbtide_train.commands.interactive_sessions import sessions, sessions_command
 from ebbtide_train.interactive.idle_detection.owner_notices import Mail, Webhook
 from ebbtide_train.interactive.process_tree.process_env import base_env, slot_env
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 from ebbtide_train.submission.interactive_job import FILE_NAME, follow, hand_over
 from ebbtide_train.submission.interactive_request import Request
 from ebbtide_train.submission.training_job import Submitted
@@ -137,17 +137,17 @@ def test_wishes_are_those_of_a_person_and_a_refusal_is_no_error() -> None:
     def refuse(*_args: object) -> None:
         raise ValueError("it is over")
 
-    wishes = PoolWishes(FakeLink(park_job=take, resume_job=refuse), "lab")
+    wishes = ParkRequests(FakeLink(park_job=take, resume_job=refuse), "lab")
     assert wishes.park("idle for 600 s") and heard == [("lab", "idle for 600 s", "session lab")]
-    assert not wishes.resume("touched") and not PoolWishes(FakeLink(), "lab").park("nobody answers")
+    assert not wishes.resume("touched") and not ParkRequests(FakeLink(), "lab").park("nobody answers")
 
 
 def test_sessions_are_listed_from_their_files_also_while_nobody_answers(tmp_path: Path) -> None:
-    place = ImagePlace(tmp_path / "train" / "lab")
+    place = SessionFolder(tmp_path / "train" / "lab")
     place.make()
     place.write("standing", {"session": "lab", "state": "parked", "owner": "ann", "command": ["a", "b"], "images": 2})
     (tmp_path / "train" / "job" / "ckpt").mkdir(parents=True)  # a training job is no session
-    damaged = ImagePlace(tmp_path / "train" / "damaged")
+    damaged = SessionFolder(tmp_path / "train" / "damaged")
     damaged.make()
     (damaged.folder / "standing.json").write_text("{")
     (alone,) = sessions(tmp_path, None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ebbtide_train import run_interactive
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 from ebbtide_train.run_interactive import TouchWatch
 
 
@@ -29,7 +29,7 @@ class Link:
 
 def test_what_the_keeper_makes_is_nobodys_touch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_interactive, "TOUCH_LOOK_S", 0.01)
-    place, link = ImagePlace(tmp_path / "lab"), Link()
+    place, link = SessionFolder(tmp_path / "lab"), Link()
     watch = TouchWatch(place, link, "lab")
     watch.start()
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import ray
 
-from ebbtide.client.messages import Want
+from ebbtide.client.messages import DesiredState
 from ebbtide.helper.client import Helper
 from ebbtide.helper.errors import Refused
 from ebbtide.system.process import is_alive, started_ticks
@@ -39,7 +39,7 @@ class Keeping:
 
     def want(self, want: str, epoch: int = 0) -> int:
         """Give an order; its number."""
-        return self._kept.gate.want(Want(want), lease(epoch) if epoch else None)
+        return self._kept.gate.want(DesiredState(want), lease(epoch) if epoch else None)
 
     def stands(self) -> dict[str, Any]:
         """Where the session is; what kept it there, if anything did."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport, Lease
 from ebbtide_train.arbiter_client.link import Link
-from ebbtide_train.arbiter_client.report_numbers import Sequence
+from ebbtide_train.arbiter_client.report_numbers import ReportNumbers
 from ebbtide_train.output_tail import TAIL_CHARS, cut
 
 REPORT_EVERY_S = 0.2  # the arbiter takes 10 s of silence for death
@@ -51,7 +51,7 @@ class ControllerLink:
         self._failures, self._last_error, self._log_tail = 0, "", ""
         self._failed_epoch = 0
         self._durable_step = 0
-        self._sequence = Sequence()
+        self._sequence = ReportNumbers()
         self._why, self._cancelled = "", False
 
     def start(self) -> None:

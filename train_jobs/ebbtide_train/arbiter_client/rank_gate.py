@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ebbtide.client.messages import JobDirective, RankReport
 from ebbtide_train.arbiter_client.link import Link
-from ebbtide_train.arbiter_client.report_numbers import Sequence
+from ebbtide_train.arbiter_client.report_numbers import ReportNumbers
 
 RANK_ZERO_EVERY_S = 0.1  # the gang follows rank 0's word: this bounds how long a directive takes to arrive
 OTHERS_EVERY_S = 0.25
@@ -32,7 +32,7 @@ class RankGate:
         self._directive: JobDirective | None = None
         self._epoch = 0  # highest lease epoch heard
         self._closed = False
-        self._sequence = Sequence()
+        self._sequence = ReportNumbers()
         self._thread = threading.Thread(target=self._talk, name="rank-gate", daemon=True)
         self._thread.start()
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 
-class Sequence:
+class ReportNumbers:
     """One process's numbers for one kind of report."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:

@@ -18,7 +18,7 @@ from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_train.arbiter_client.state_lines import job_view
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 from ebbtide_train.submission.dashboard import dashboard_url
 from ebbtide_train.submission.interactive_job import follow, hand_over
 from ebbtide_train.submission.interactive_request import GRACE_S, Request
@@ -68,7 +68,7 @@ def run_command(
         submitted = hand_over(service, request, record)
     except RuntimeError as error:
         raise CommandFailed(f"Ray's job service at {record.dashboard_url} refused the session: {error}") from error
-    place = ImagePlace(Path(record.shared_dir) / "train" / request.name)
+    place = SessionFolder(Path(record.shared_dir) / "train" / request.name)
     if not as_json:
         _say(f"session {request.name} prints to {place.output}; touch {place.touch} to keep it or to have it back")
     now = _watch(service, link, submitted, place, detach=detach)
@@ -118,7 +118,7 @@ def _service(record: ClusterRecord) -> JobSubmissionClient:
 
 
 def _watch(
-    service: JobSubmissionClient, link: ArbiterLink, submitted: Submitted, place: ImagePlace, *, detach: bool
+    service: JobSubmissionClient, link: ArbiterLink, submitted: Submitted, place: SessionFolder, *, detach: bool
 ) -> Standing:
     if detach:
         return watch(service, link, submitted, say=_say)
@@ -134,7 +134,7 @@ def _write(piece: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _facts(submitted: Submitted, place: ImagePlace, now: Standing) -> dict[str, Any]:
+def _facts(submitted: Submitted, place: SessionFolder, now: Standing) -> dict[str, Any]:
     return {
         "session": submitted.job,
         "submission_id": submitted.submission_id,

@@ -14,7 +14,7 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide_train.arbiter_client.state_lines import describe, job_view
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 
 STATUS_S = 5.0
 
@@ -44,7 +44,7 @@ def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dic
     """
     now_s = time.time()
     for name in sorted(_names(shared_dir / "train")):
-        place = ImagePlace(shared_dir / "train" / name)
+        place = SessionFolder(shared_dir / "train" / name)
         try:
             told = place.read("standing")
         except (OSError, ValueError) as error:

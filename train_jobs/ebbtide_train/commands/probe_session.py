@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.diagnostics.host.deadline import NoAnswer, within
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 
 LOOK_S = 5.0  # a filesystem answers in milliseconds, or it hangs
 
@@ -25,14 +25,14 @@ def session_tree(shared_dir: str, job: str, *, look_s: float = LOOK_S) -> Sessio
     Raises:
         OSError: the shared directory does not answer, or the session's files are damaged.
     """
-    place = ImagePlace(Path(shared_dir) / "train" / job)
+    place = SessionFolder(Path(shared_dir) / "train" / job)
     try:
         return within(look_s, lambda: _read(place))
     except NoAnswer as error:
         raise OSError(f"the shared directory {shared_dir} does not answer within {look_s:g} s") from error
 
 
-def _read(place: ImagePlace) -> SessionTree | None:
+def _read(place: SessionFolder) -> SessionTree | None:
     if not place.folder.is_dir():
         return None
     try:

@@ -9,7 +9,7 @@ from ebbtide_train.output_tail import TAIL_CHARS, cut, tail
 _RANKS = 3  # at most: the others say the same
 
 
-def last_words(
+def failed_rank_output(
     members: Sequence[Member],
     failed: Collection[int],
     *,

@@ -5,7 +5,7 @@ repeats the steps from the last commit up to it.
 """
 
 
-class Strikes:
+class FailureLimit:
     """The count. Pure."""
 
     def __init__(self, max_failures: int, *, finished: int = 0) -> None:

@@ -24,7 +24,7 @@ from ray.util import remove_placement_group
 from ebbtide.client.messages import Lease
 from ebbtide.system.process import is_alive, started_ticks
 from ebbtide_train.controller.remote_processes import lives_there
-from ebbtide_train.worker.worker_metadata import Introduction
+from ebbtide_train.worker.worker_metadata import WorkerMetadata
 
 PATIENCE_S = 5.0  # Ray's own between telling workers to shut down and killing them
 ELSEWHERE_S = 30.0  # how long a process that nobody can see any more counts as alive
@@ -78,7 +78,7 @@ class Gang:
         with self._lock:
             self._members = members
 
-    def introduced(self, said: Sequence[Introduction]) -> None:
+    def introduced(self, said: Sequence[WorkerMetadata]) -> None:
         """The workers have said who they are, in the same order."""
         with self._lock:
             self._members = tuple(

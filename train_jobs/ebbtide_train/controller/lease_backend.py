@@ -11,7 +11,7 @@ from ray.train.backend import Backend, BackendConfig
 
 from ebbtide_train.worker.job_plan import Place, take_place
 from ebbtide_train.worker.worker_env import environment
-from ebbtide_train.worker.worker_metadata import introduce
+from ebbtide_train.worker.worker_metadata import worker_metadata
 
 
 class LeaseBackend(Backend):  # type: ignore[misc] # Ray is not typed for us
@@ -25,7 +25,7 @@ class LeaseBackend(Backend):  # type: ignore[misc] # Ray is not typed for us
         lease = worker_group.gang.lease
         assert lease is not None and len(lease.slots) == len(worker_group)
         ranks = range(len(worker_group))
-        said = ray.get([worker_group.execute_single_async(rank, introduce) for rank in ranks])
+        said = ray.get([worker_group.execute_single_async(rank, worker_metadata) for rank in ranks])
         worker_group.gang.introduced(said)
         ray.get(
             [

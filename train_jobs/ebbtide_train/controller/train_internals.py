@@ -49,9 +49,9 @@ from ebbtide.client.messages import Lease
 from ebbtide_train.arbiter_client.controller_link import ControllerLink
 from ebbtide_train.controller import placement_groups
 from ebbtide_train.controller.checkpoint_watch import DurableWatch
-from ebbtide_train.controller.failed_rank_output import last_words
+from ebbtide_train.controller.failed_rank_output import failed_rank_output
 from ebbtide_train.controller.failure_causes import CONTROLLER, ProcessDied, culprits, describe
-from ebbtide_train.controller.failure_limit import Strikes
+from ebbtide_train.controller.failure_limit import FailureLimit
 from ebbtide_train.controller.gang import Gang
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.session.step_log import finished_by_last_gang
@@ -131,7 +131,7 @@ class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed
     """Leaving by order is no failure; anything else is retried until it happens too often without progress."""
 
     def __init__(
-        self, failure_config: Any, *, strikes: Strikes, plan: JobPlan, note: Callable[[str, Collection[int]], None]
+        self, failure_config: Any, *, strikes: FailureLimit, plan: JobPlan, note: Callable[[str, Collection[int]], None]
     ) -> None:
         """``note``: is told what failed, and on which ranks the fault lies."""
         super().__init__(failure_config)
@@ -166,7 +166,7 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
         )
         given["failure_policy"] = GangFailurePolicy(
             context.run_config.failure_config,
-            strikes=Strikes(plan.section.max_failures, finished=steps_finished(plan)),
+            strikes=FailureLimit(plan.section.max_failures, finished=steps_finished(plan)),
             plan=plan,
             note=self._gang_failed,
         )
@@ -187,7 +187,7 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
 
     def _gang_failed(self, error: str, ranks: Collection[int]) -> None:
         here = ray.get_runtime_context().get_node_id()
-        self._pool_link.gang_failed(error, last_words(self._gang.members(), ranks, here=here))
+        self._pool_link.gang_failed(error, failed_rank_output(self._gang.members(), ranks, here=here))
 
     def last_words(self) -> str:
         """What the ranks of the last gang that failed had printed last."""

@@ -23,7 +23,7 @@ FOLDER = "session"
 COMMIT = "COMMIT"
 
 
-class ImagePlace:
+class SessionFolder:
     """The files of one session."""
 
     def __init__(self, run_dir: Path) -> None:

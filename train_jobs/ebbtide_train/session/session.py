@@ -39,12 +39,12 @@ from ebbtide_train.session.loop.safe_point import begin_agreement, safe_point
 from ebbtide_train.session.loop.start import agree_on_start, restore, start_rng
 from ebbtide_train.session.loop.step import Step
 from ebbtide_train.session.parking.device_context import DeviceContext
-from ebbtide_train.session.parking.leftover_regions import LeftBehind, NothingLeft
+from ebbtide_train.session.parking.leftover_regions import LeftoverRegions, NothingLeft
 from ebbtide_train.session.parking.occupancy import LockFor, NoLock, Occupancy
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.state import rng
-from ebbtide_train.session.state.ddp_wrapper import Prepared
-from ebbtide_train.session.state.train_state import Stateful, Tracked
+from ebbtide_train.session.state.ddp_wrapper import DdpWrapper
+from ebbtide_train.session.state.train_state import Stateful, TrainState
 from ebbtide_train.session.step_log import StepLine, StepLog
 
 # A GPU's slot falls only when this process ends. A server that is well unlinks old checkpoints in milliseconds; what is
@@ -63,7 +63,7 @@ class TrainingSession:
         lock_for: LockFor = lambda lease, rank: NoLock(),
         store: CheckpointStore | None = None,
         memory: HostMemory | None = None,
-        left_behind: LeftBehind | None = None,
+        left_behind: LeftoverRegions | None = None,
         context: DeviceContext | None = None,
     ) -> None:
         """Nothing is taken yet.
@@ -129,7 +129,7 @@ class TrainingSession:
         *,
         find_unused_parameters: bool = False,
         **extras: Stateful,
-    ) -> Prepared:
+    ) -> DdpWrapper:
         """Restore the last committed checkpoint into these objects and wrap the model for this gang.
 
         ``find_unused_parameters`` is DDP's: a step may leave parameters out; that costs an exchange in each step.
@@ -143,8 +143,8 @@ class TrainingSession:
         member = self._member
         if member.prepared is not None:
             raise SessionMisuse("prepare() was called twice: give it the one model that the loop trains")
-        tracked = Tracked(model, optimizer, scheduler, extras)
-        prepared = Prepared(model, unused_parameters=find_unused_parameters)
+        tracked = TrainState(model, optimizer, scheduler, extras)
+        prepared = DdpWrapper(model, unused_parameters=find_unused_parameters)
         if tracked.split and (self._mesh is None or not prepared.split):
             raise SessionMisuse("this model is split over processes: shard it by fully_shard(..., mesh=session.mesh())")
         # guard: a state that no checkpoint can hold is refused before the first step

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from ebbtide.client.messages import Lease, SlotRef, Want
+from ebbtide.client.messages import DesiredState, Lease, SlotRef
 from ebbtide.snapshot.eviction.host_memory import HostMemory
 from ebbtide_train.session.coordination.gate import Gate, ScriptedGate
 from ebbtide_train.session.current import activate
 from ebbtide_train.session.errors import Preempted
-from ebbtide_train.session.parking.leftover_regions import LeftBehind
+from ebbtide_train.session.parking.leftover_regions import LeftoverRegions
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step_log import StepLine, step_lines
@@ -81,14 +81,16 @@ def run_rank(
     gate: Gate | None = None,
     *,
     memory: HostMemory | None = None,
-    left_behind: LeftBehind | None = None,
+    left_behind: LeftoverRegions | None = None,
 ) -> None:
     """Run one rank of a gang in this process, to its end or its stop; see `TrainingSession` for the last two."""
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # ranks share the cores, and one thread has one order of summation
     settings = plan.settings(rank)
     if gate is None:
-        gate = ScriptedGate({} if plan.stop_after is None else {plan.stop_after: Want.STOP}, lease=settings.lease)
+        gate = ScriptedGate(
+            {} if plan.stop_after is None else {plan.stop_after: DesiredState.STOP}, lease=settings.lease
+        )
     train = load_function(plan.train)
     try:
         with activate(TrainingSession(settings, gate, memory=memory, left_behind=left_behind)):

@@ -22,7 +22,7 @@ from torch.utils.data import default_collate
 from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.loop.samples import sample_ids, share
 from ebbtide_train.session.state import rng
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.train_state import TrainState
 from ebbtide_train.verification.control_run import run_processes
 from ebbtide_train.worker.train_function import load_function
 
@@ -74,7 +74,7 @@ def losses_of_rank(plan: PlainRun, rank: int) -> list[str]:
     model = model.to(device)
     rng.seed_rank(plan.seed, step=plan.first_step, rank=rank)
     if plan.start_dir:
-        _start_from(plan, rank, Tracked(model, optimizer, scheduler, {}), device)
+        _start_from(plan, rank, TrainState(model, optimizer, scheduler, {}), device)
     trained: Any = DistributedDataParallel(model) if plan.world > 1 else model
 
     losses = []
@@ -95,7 +95,7 @@ def losses_of_rank(plan: PlainRun, rank: int) -> list[str]:
     return losses
 
 
-def _start_from(plan: PlainRun, rank: int, tracked: Tracked, device: torch.device) -> None:
+def _start_from(plan: PlainRun, rank: int, tracked: TrainState, device: torch.device) -> None:
     store = CheckpointStore(Path(plan.start_dir))
     newest = store.newest()
     ref = None if newest is None else store.ref(newest)

@@ -27,7 +27,7 @@ INSTEAD = "the gang stops and restarts instead"
 Verb = Callable[[Sequence[str]], list[Workload]]
 
 
-class FrozenContext:
+class CudaContext:
     """See `session.device_context.DeviceContext`."""
 
     def __init__(

@@ -12,15 +12,15 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import Lease
 from ebbtide.helper.client import Helper
 from ebbtide.system.runtime_dir import HELPER_SOCKET
-from ebbtide_train.arbiter_client.park_requests import PoolWishes
+from ebbtide_train.arbiter_client.park_requests import ParkRequests
 from ebbtide_train.arbiter_client.rank_gate import RankGate
 from ebbtide_train.interactive.idle_detection.gpu_usage import NvmlMeter
 from ebbtide_train.interactive.idle_detection.idle_watch import IdleWatch
-from ebbtide_train.interactive.idle_detection.owner_notices import Herald
+from ebbtide_train.interactive.idle_detection.owner_notices import OwnerNotices
 from ebbtide_train.interactive.parking.helper_snapshots import HelperSnapshots
 from ebbtide_train.interactive.process_tree.process_env import base_env, is_gpu, slot_env
-from ebbtide_train.interactive.session_folder import ImagePlace
-from ebbtide_train.interactive.supervision.session_supervisor import End, Keeper, Verdict
+from ebbtide_train.interactive.session_folder import SessionFolder
+from ebbtide_train.interactive.supervision.session_supervisor import End, SessionSupervisor, Verdict
 from ebbtide_train.worker.job_plan import JobPlan, Left, my_place
 
 LAST_WORD_S = 15.0  # the arbiter counts a gang that left without its last report as crashed
@@ -36,13 +36,13 @@ def run_rank(plan: JobPlan) -> Verdict | Left:
     assert plan.session is not None, "entry looks"
     spec, lease = plan.session.spec, my_place().lease
     slot, link = lease.slots[0], ArbiterLink()
-    place = ImagePlace(plan.run_dir)
+    place = SessionFolder(plan.run_dir)
     gate = RankGate(link, rank=0)
     idle = IdleWatch(
         spec.idle,
         session=spec.name,
         owner=spec.owner,
-        herald=Herald(plan.session.ways, say=lambda line: print(f"ebbtide: {line}", flush=True)),
+        herald=OwnerNotices(plan.session.ways, say=lambda line: print(f"ebbtide: {line}", flush=True)),
         meter=NvmlMeter(slot.uuid if is_gpu(slot) else ""),
         touched_s=place.touched_s,
     )
@@ -57,7 +57,7 @@ def run_rank(plan: JobPlan) -> Verdict | Left:
             log_dir=Path(plan.shared_dir) / "occupancy",
         )
 
-    keeper = Keeper(
+    keeper = SessionSupervisor(
         replace(spec, env={**base_env(os.environ), **spec.env}),
         place,
         lease=lease,
@@ -66,7 +66,7 @@ def run_rank(plan: JobPlan) -> Verdict | Left:
         gate=gate,
         lock_for=lock_for,
         snapshots=HelperSnapshots(Helper(Path(plan.lock_dir).parent / HELPER_SOCKET), spec.name),
-        wishes=PoolWishes(link, spec.name),
+        wishes=ParkRequests(link, spec.name),
         idle=idle,
         slot_env=slot_env,
     )

@@ -22,7 +22,7 @@ from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide.snapshot.errors import PoolTooSmall
 from ebbtide.snapshot.eviction.host_memory import HostMemory, HostRegion, OwnMemory
 from ebbtide.snapshot.regions.region_states import RegionKey
-from ebbtide_train.session.parking.host_region import LentMemory
+from ebbtide_train.session.parking.host_region import LentRegion
 from ebbtide_train.session.parking.leftover_regions import Left, Outcome, Taken
 from ebbtide_train.session.parking.takeover import publish_region
 
@@ -50,7 +50,7 @@ class NodeMemory:
             _logger.warning("no agent lends host memory on this node: what is parked here dies with its process")
             memory = OwnMemory()
         else:
-            memory = LentMemory(_Lender(agent), self._key)
+            memory = LentRegion(_Lender(agent), self._key)
         return memory.lend(size_bytes)
 
 
@@ -70,7 +70,7 @@ class _Lender:
 
 
 class LeftOnNodes:
-    """See `LeftBehind`."""
+    """See `LeftoverRegions`."""
 
     def nodes(self, known: Sequence[str]) -> Sequence[str]:
         """Those, if they are all alive. Else all that are: Ray gives nodes new ids when a cluster is started anew."""

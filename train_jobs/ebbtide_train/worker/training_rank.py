@@ -26,7 +26,7 @@ from ebbtide_train.session.errors import Cancelled, Leaving
 from ebbtide_train.session.parking.device_context import DeviceContext
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
-from ebbtide_train.worker.cuda_context import FrozenContext
+from ebbtide_train.worker.cuda_context import CudaContext
 from ebbtide_train.worker.job_plan import JobPlan, Left, my_place
 from ebbtide_train.worker.node_memory import LeftOnNodes, NodeMemory
 from ebbtide_train.worker.train_function import load_function
@@ -104,7 +104,7 @@ def _context(plan: JobPlan, settings: SessionSettings) -> DeviceContext:
 
     helper = Helper(Path(plan.lock_dir).parent / HELPER_SOCKET)
     name = f"{settings.job}/{settings.rank}"
-    return FrozenContext(helper, name, pid=os.getpid(), started=started, warm_up=warm_up, let_go=let_go)
+    return CudaContext(helper, name, pid=os.getpid(), started=started, warm_up=warm_up, let_go=let_go)
 
 
 def _meeting_root(plan: JobPlan) -> Path | None:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from ebbtide.client.messages import Lease, SlotRef
-from ebbtide_train.worker.worker_metadata import Introduction
+from ebbtide_train.worker.worker_metadata import WorkerMetadata
 
 _NVML = ("GPU-", "MIG-")  # how NVML's own names begin; a logical GPU has a name that CUDA does not know
 
 
-def environment(lease: Lease, rank: int, said: Sequence[Introduction]) -> dict[str, str]:
+def environment(lease: Lease, rank: int, said: Sequence[WorkerMetadata]) -> dict[str, str]:
     """For the worker of ``rank``; ``said``: by all ranks, in order."""
     slot: SlotRef = lease.slots[rank]
     nodes = [slot.node for slot in lease.slots]

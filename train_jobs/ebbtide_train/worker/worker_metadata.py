@@ -12,7 +12,7 @@ from ebbtide.system.process import started_ticks
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
+class WorkerMetadata:
     """One worker."""
 
     pid: int
@@ -23,7 +23,7 @@ class Introduction:
     port: int  # free there now
 
 
-def introduce() -> Introduction:
+def worker_metadata() -> WorkerMetadata:
     """Run in the worker."""
     pid = os.getpid()
     ip = str(ray.util.get_node_ip_address())
@@ -33,7 +33,7 @@ def introduce() -> Introduction:
     # Ray has put the files of its session directory in the place of both.
     printed = (os.readlink(f"/proc/self/fd/{fd}") for fd in (1, 2))
     files = tuple(dict.fromkeys(path for path in printed if Path(path).is_file()))
-    return Introduction(pid, started_ticks(pid) or 0, files, ip, _interface_of(ip), port)
+    return WorkerMetadata(pid, started_ticks(pid) or 0, files, ip, _interface_of(ip), port)
 
 
 def _interface_of(ip: str) -> str:

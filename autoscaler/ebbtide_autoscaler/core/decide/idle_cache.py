@@ -1,7 +1,7 @@
 """A cache of the last decision without moves, which the caller of `decide` owns.
 
 Most ticks find the pool as it was. Then only time can bring about another decision, and each part of the policy that
-waits for a time notes it while the decision is made (`Draft.until_s`). The cached decision holds until then, and not
+waits for a time notes it while the decision is made (`Plan.until_s`). The cached decision holds until then, and not
 before the time at which it was made: a clock may be set back.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers.step_aside import StepAside
-from ebbtide_autoscaler.core.demand.replica_target import Want
+from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget
 from ebbtide_autoscaler.core.plan.inputs import Away, Memory, PolicyConfig, Snapshot
 
 
@@ -19,11 +19,11 @@ from ebbtide_autoscaler.core.plan.inputs import Away, Memory, PolicyConfig, Snap
 class IdleCache:
     """Of one caller, whose other arguments to `decide` may change as they like; ``last`` is replaced by `decide`."""
 
-    last: "Quiet | None" = None
+    last: "IdleDecision | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class IdleDecision:
     """A decision without moves, for exactly these objects, from ``since_s`` on and before ``until_s``."""
 
     state: PoolState
@@ -41,7 +41,7 @@ class Quiet:
         snapshot: Snapshot,
         memory: Memory,
         config: PolicyConfig,
-        wanted: Sequence[Want],
+        targets: Sequence[ReplicaTarget],
         reclaim: object,
     ) -> bool:
         """Whether it would be made again."""
@@ -49,13 +49,13 @@ class Quiet:
             self.state is snapshot.state
             and self.reclaim is reclaim
             and self.since_s <= now_s < self.until_s
-            and satisfied(wanted)
+            and satisfied(targets)
             and self.config == config
             and self.away == memory.away
             and (self.asides is snapshot.asides or self.asides == snapshot.asides)
         )
 
 
-def satisfied(wanted: Sequence[Want]) -> bool:
+def satisfied(targets: Sequence[ReplicaTarget]) -> bool:
     """Whether every endpoint has what it wants."""
-    return all(one.want == one.now for one in wanted)
+    return all(one.replicas == one.now for one in targets)

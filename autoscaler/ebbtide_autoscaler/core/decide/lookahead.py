@@ -11,14 +11,14 @@ from typing import Any
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.demand.load import is_smooth, running
-from ebbtide_autoscaler.core.demand.replica_target import Want, wants
+from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget, replica_targets
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 
 QUIET = 0.05  # requests at once: with fewer nobody is taken to ask at all
 MANY_WAITS = 64  # an eighth of the replicas goes at a time: by then as many as ever will
 
 
-def foreseen(now_s: float, at_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig) -> dict[str, Any]:
+def look_ahead(now_s: float, at_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig) -> dict[str, Any]:
     """Demand and replicas by endpoint at ``at_s``, and the moves that they begin with, as JSON.
 
     Args:
@@ -33,11 +33,11 @@ def foreseen(now_s: float, at_s: float, snapshot: Snapshot, memory: Memory, conf
     outlooks = {name: outlook.later(lead_s) for name, outlook in snapshot.outlooks.items()}
     then = replace(snapshot, traffic=traffic, outlooks=outlooks)
     settled = _settled(at_s, then, memory, config)
-    wanted = {want.endpoint: want for want in wants(at_s, then, settled, config)[0]}
+    targets = {target.endpoint: target for target in replica_targets(at_s, then, settled, config)[0]}
     decision, _ = decide(at_s, then, settled, config)
     return {
         "at_s": at_s,
-        "endpoints": [_row(snapshot, then, settled, wanted[name], lead_s) for name in snapshot.state.endpoints],
+        "endpoints": [_row(snapshot, then, settled, targets[name], lead_s) for name in snapshot.state.endpoints],
         "free_slots": len(snapshot.state.free_slots()),
         "moves": [{"kind": move.kind, "reason": move.reason, **_about(move)} for move in decision.moves],
     }
@@ -74,7 +74,7 @@ def _settled(at_s: float, then: Snapshot, memory: Memory, config: PolicyConfig) 
     """The memory once that demand has lasted: what goes up does so at once, what comes down waits many times."""
     longest_s = max((one.spec.down_after_s for one in then.state.endpoints.values()), default=0.0)
     for _ in range(MANY_WAITS):
-        _, endpoints = wants(at_s, then, memory, config)
+        _, endpoints = replica_targets(at_s, then, memory, config)
         earlier = {name: _since_long(one, longest_s) for name, one in endpoints.items()}
         if earlier == memory.endpoints:
             break
@@ -91,24 +91,24 @@ def _since_long(one: EndpointMemory, longest_s: float) -> EndpointMemory:
     )
 
 
-def _row(snapshot: Snapshot, then: Snapshot, settled: Memory, want: Want, lead_s: float) -> dict[str, Any]:
+def _row(snapshot: Snapshot, then: Snapshot, settled: Memory, target: ReplicaTarget, lead_s: float) -> dict[str, Any]:
     """Demand is None, now and then, where gateways are silent: nobody knows."""
-    state, name = snapshot.state, want.endpoint
+    state, name = snapshot.state, target.endpoint
     outlook, traffic = snapshot.outlooks.get(name), snapshot.traffic.get(name, EndpointSignals())
     expected: Mapping[str, Any] = {"most": None, "error": None}
-    if want.known and outlook is not None and outlook.expected:
+    if target.known and outlook is not None and outlook.expected:
         nearest = min(outlook.expected, key=lambda one: abs(one.lead_s - lead_s))
         most = outlook.most(0.95, lead_s, running(traffic)) or 0.0
         expected = {"most": round(most, 2), "error": round(nearest.error, 3)}
-    aim = settled.endpoints[name].aim if want.known and name in settled.endpoints else want.want
+    aim = settled.endpoints[name].aim if target.known and name in settled.endpoints else target.replicas
     return {
         "endpoint": name,
-        "known": want.known,
+        "known": target.known,
         "unheard_s": round(traffic.unheard_s, 1),
-        "now": round(running(traffic), 2) if want.known else None,
-        "then": round(running(then.traffic[name]), 2) if want.known else None,
+        "now": round(running(traffic), 2) if target.known else None,
+        "then": round(running(then.traffic[name]), 2) if target.known else None,
         **expected,
-        "replicas": want.now,
+        "replicas": target.now,
         "replicas_then": aim,
-        "slots": (aim - want.now) * state.endpoints[name].spec.slots_per_replica,
+        "slots": (aim - target.now) * state.endpoints[name].spec.slots_per_replica,
     }

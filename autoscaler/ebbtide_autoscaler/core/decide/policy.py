@@ -18,25 +18,25 @@ from ebbtide.pool.events import Decision, DrainSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.lookup.index import awaited
 from ebbtide.pool.state import PoolState, SeatRecord
-from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, Quiet, satisfied
-from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, Want, may_go, wants
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, IdleDecision, satisfied
+from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, ReplicaTarget, may_go, replica_targets
 from ebbtide_autoscaler.core.jobs import reclaim as training
-from ebbtide_autoscaler.core.jobs.allocate import give
-from ebbtide_autoscaler.core.jobs.holds import put_aside
-from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s, noted
-from ebbtide_autoscaler.core.jobs.reservations import kept, minima_owed
+from ebbtide_autoscaler.core.jobs.allocate import allocate_to_jobs
+from ebbtide_autoscaler.core.jobs.holds import park_held_jobs
+from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s, with_ended
+from ebbtide_autoscaler.core.jobs.reservations import minima_owed, reserve_minima
 from ebbtide_autoscaler.core.plan.fair_share import Shares
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.inputs import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.outdated import is_on_draining, why_outdated
-from ebbtide_autoscaler.core.plan.pending_reasons import Waits
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.pending_reasons import PendingReasons
+from ebbtide_autoscaler.core.plan.plan import Plan
 from ebbtide_autoscaler.core.replicas import scale_up
-from ebbtide_autoscaler.core.replicas.endpoint_reclaim import make_place
+from ebbtide_autoscaler.core.replicas.endpoint_reclaim import reclaim_from_endpoints
 from ebbtide_autoscaler.core.replicas.rolling_update import replace_outdated
-from ebbtide_autoscaler.core.replicas.warm_pool import give_way, park_or_drain
+from ebbtide_autoscaler.core.replicas.warm_pool import end_surplus_warm, park_or_drain
 
-Reclaim = Callable[[float, PoolState, Draft, PolicyConfig], None]
+Reclaim = Callable[[float, PoolState, Plan, PolicyConfig], None]
 """Has jobs step aside for the slots that a draft misses."""
 
 
@@ -63,16 +63,16 @@ def decide(
         The decision, every move with its reason, and the memory for the next call.
     """
     state = snapshot.state
-    wanted, endpoints = wants(now_s, snapshot, memory, config)
+    targets, endpoints = replica_targets(now_s, snapshot, memory, config)
     cache = cache or IdleCache()
-    if cache.last is not None and cache.last.holds(now_s, snapshot, memory, config, wanted, reclaim):
+    if cache.last is not None and cache.last.holds(now_s, snapshot, memory, config, targets, reclaim):
         return Decision(waits=cache.last.waits), _with(memory, endpoints, {}, memory.away)
-    scale_up.followed(state)
+    scale_up.refresh_lookups(state)
     free = state.free_slots()
     shares = Shares(config.teams, state.jobs) if config.teams else None
     minima = minima_owed(state, shares)
-    owed = kept(state, free, minima)
-    draft = Draft(
+    owed = reserve_minima(state, free, minima)
+    plan = Plan(
         free=FreeSlots(now_s, state, owed),
         owed=[slot for slot in free if slot in owed] if owed else [],
         minima=minima,
@@ -80,25 +80,27 @@ def decide(
         expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
         shares=shares,
     )
-    training.vacate(state, draft)  # guard: jobs leave a draining node
-    put_aside(state, draft)  # guard: a job that a person holds leaves its slots
-    for _, group in groupby(wanted, key=lambda want: state.endpoints[want.endpoint].spec.priority):
+    training.vacate(state, plan)  # guard: jobs leave a draining node
+    park_held_jobs(state, plan)  # guard: a job that a person holds leaves its slots
+    for _, group in groupby(targets, key=lambda target: state.endpoints[target.endpoint].spec.priority):
         same = list(group)
-        scale_up.raise_by_turns(now_s, state, [want for want in same if want.want > want.now], draft)
-        for want in same:
-            if want.want < want.now:
-                _lower(now_s, state, want, draft)
-            replace_outdated(now_s, state, want, draft)
-    reclaim(now_s, state, draft, config)
-    make_place(now_s, state, wanted, draft)
-    grow_since_s = give(now_s, state, draft, config, memory.grow_since_s)
-    give_way(state, draft)  # guard: warm replicas give way
-    decision = Decision(moves=tuple(draft.moves), waits=Waits(draft.waits))
-    ending = [move.job for move in draft.moves if isinstance(move, ResumeJob | StopJob)]
-    worth_s = {name: draft.restart_costs_s(name, config.restart_cost_s) for name in ending}
-    away = noted(memory.away, now_s, state, draft.moves, worth_s)
-    if not draft.moves and not grow_since_s and satisfied(wanted):
-        cache.last = Quiet(state, snapshot.asides, memory.away, config, reclaim, now_s, draft.until_s, decision.waits)
+        scale_up.scale_up_round_robin(now_s, state, [target for target in same if target.replicas > target.now], plan)
+        for target in same:
+            if target.replicas < target.now:
+                _lower(now_s, state, target, plan)
+            replace_outdated(now_s, state, target, plan)
+    reclaim(now_s, state, plan, config)
+    reclaim_from_endpoints(now_s, state, targets, plan)
+    grow_since_s = allocate_to_jobs(now_s, state, plan, config, memory.grow_since_s)
+    end_surplus_warm(state, plan)  # guard: warm replicas give way
+    decision = Decision(moves=tuple(plan.moves), waits=PendingReasons(plan.waits))
+    ending = [move.job for move in plan.moves if isinstance(move, ResumeJob | StopJob)]
+    worth_s = {name: plan.restart_costs_s(name, config.restart_cost_s) for name in ending}
+    away = with_ended(memory.away, now_s, state, plan.moves, worth_s)
+    if not plan.moves and not grow_since_s and satisfied(targets):
+        cache.last = IdleDecision(
+            state, snapshot.asides, memory.away, config, reclaim, now_s, plan.until_s, decision.waits
+        )
     return decision, _with(memory, endpoints, grow_since_s, away)
 
 
@@ -114,13 +116,13 @@ def _with(
     return replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
 
 
-def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
+def _lower(now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan) -> None:
     """Drain replicas that must go anyway, else park or drain those that may go.
 
     Of these first those on slots on which a parked job would go on, then those with the highest seat numbers.
     """
-    record = state.endpoints[want.endpoint]
-    seats = [seat for seat in state.seats_of(want.endpoint) if seat.state in COMING_OR_READY]
+    record = state.endpoints[target.endpoint]
+    seats = [seat for seat in state.seats_of(target.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(now_s, state, record, seat)]
     claimed = awaited(state.jobs)
 
@@ -128,9 +130,9 @@ def _lower(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
         lets_back = not claimed.keys().isdisjoint(seat.slots)
         return not is_on_draining(state, seat), not why_outdated(state, seat), not lets_back
 
-    for seat in sorted(reversed(going), key=goes_first)[: want.now - want.want]:  # a stable sort
+    for seat in sorted(reversed(going), key=goes_first)[: target.now - target.replicas]:  # a stable sort
         why = why_outdated(state, seat)
         if why:
-            draft.moves.append(DrainSeat(seat.id, f"{why}; {want.reason}"))
+            plan.moves.append(DrainSeat(seat.id, f"{why}; {target.reason}"))
         else:
-            park_or_drain(now_s, state, seat, want.reason, draft)
+            park_or_drain(now_s, state, seat, target.reason, plan)

@@ -28,7 +28,7 @@ class Closed:
     value: Bin | None
 
 
-class Watch:
+class DemandWatch:
     """Lives as long as its arbiter, or a run of the simulator, does."""
 
     def __init__(

@@ -23,7 +23,7 @@ BACKLOG_IN_SLOS = 10.0  # what waits is to be answered within ten times the prom
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LoadEstimate:
     """Demand of one endpoint.
 
     Attributes:
@@ -62,7 +62,7 @@ def _running(signals: EndpointSignals) -> tuple[float, bool]:
     return (expected, True) if expected >= surely else (surely, False)
 
 
-def asked(spec: EndpointSpec, signals: EndpointSignals, replicas: int, lead_s: float) -> Asked:
+def estimate_load(spec: EndpointSpec, signals: EndpointSignals, replicas: int, lead_s: float) -> LoadEstimate:
     """What is asked for now.
 
     Args:
@@ -74,11 +74,11 @@ def asked(spec: EndpointSpec, signals: EndpointSignals, replicas: int, lead_s: f
     (at_once, smooth), stay_s = _running(signals), signals.stay_s
     counts = f"{signals.held} held and {signals.inflight} running requests"
     if not stay_s:  # nothing has been answered yet: all that is there counts
-        return Asked(at_once, 0.0, False, counts)
+        return LoadEstimate(at_once, 0.0, False, counts)
     over = signals.held + max(0.0, signals.inflight - max(at_once, replicas * spec.target_requests))
     left = max(0.0, over - max(0.0, replicas * spec.target_requests / stay_s - signals.arriving_per_s) * lead_s)
     extra = left * min(1.0, stay_s / (BACKLOG_IN_SLOS * spec.ttft_slo_s))
     if smooth:
         counts = f"{signals.arriving_per_s:.1f} requests/s of {stay_s:.1f} s each"
         counts += f", {signals.held} held" if signals.held else ""
-    return Asked(at_once, extra, smooth, counts)
+    return LoadEstimate(at_once, extra, smooth, counts)

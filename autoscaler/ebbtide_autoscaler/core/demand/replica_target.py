@@ -15,10 +15,10 @@ from ebbtide.pool.plural import many
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.core.demand.load import asked, running
-from ebbtide_autoscaler.core.demand.schedule import scheduled
-from ebbtide_autoscaler.core.demand.slo import for_s, missed, proven, since, slowness
-from ebbtide_autoscaler.core.demand.surge_headroom import keeps_room, noted_strain_s, room_kept, strains
+from ebbtide_autoscaler.core.demand.load import estimate_load, running
+from ebbtide_autoscaler.core.demand.schedule import scheduled_replicas
+from ebbtide_autoscaler.core.demand.slo import for_s, judge_slo, missed_slo, proven_replicas, since
+from ebbtide_autoscaler.core.demand.surge_headroom import headroom, is_strained, keeps_headroom, last_strain_s
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.outdated import why_outdated
@@ -33,12 +33,12 @@ COMING_OR_READY = COMING | {SeatState.READY}
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ReplicaTarget:
     """The number of replicas that ``endpoint`` should have, against what it has or is getting."""
 
     endpoint: EndpointName
     now: int
-    want: int
+    replicas: int
     reason: str
     busy_for_s: float  # how long it has wanted at least one replica
     need: int = 0  # of these, for what comes in now, without room
@@ -47,11 +47,11 @@ class Want:
     unheard: bool = False  # one of its gateways is silent: nothing is taken away meanwhile
 
 
-def wants(
+def replica_targets(
     now_s: float, snapshot: Snapshot, memory: Memory, config: PolicyConfig
-) -> tuple[tuple[Want, ...], Mapping[EndpointName, EndpointMemory]]:
+) -> tuple[tuple[ReplicaTarget, ...], Mapping[EndpointName, EndpointMemory]]:
     """What each endpoint wants, most important first and then as declared, and the memory to carry on."""
-    found: list[tuple[int, Want]] = []
+    found: list[tuple[int, ReplicaTarget]] = []
     remembered: dict[EndpointName, EndpointMemory] = {}
     seats = snapshot.state.seats
     here, coming, warm = _here(seats), _coming(seats), warm_count(seats)
@@ -63,10 +63,10 @@ def wants(
         settled = bool(mine) and name not in coming
         outlook = snapshot.outlooks.get(name)
         one = _Endpoint(now_s, snapshot.state, record, signals, outlook, mine, name in warm, settled, config)
-        want, remembered[name] = _want(one, before)
-        found.append((-record.spec.priority, want))
+        target, remembered[name] = _want(one, before)
+        found.append((-record.spec.priority, target))
     found.sort(key=lambda item: item[0])  # of one priority as they were declared: a name means nothing
-    return tuple(want for _, want in found), remembered
+    return tuple(target for _, target in found), remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +148,17 @@ def warm_count(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None
 
 
-def _want(one: _Endpoint, before: EndpointMemory) -> tuple[Want, EndpointMemory]:
+def _want(one: _Endpoint, before: EndpointMemory) -> tuple[ReplicaTarget, EndpointMemory]:
     """Demand first, then what the SLO and the schedule add to it, the bounds of the file, and hysteresis."""
     now_s, spec, signals = one.now_s, one.spec, one.signals
     if not signals.known:  # guard: silent gateways move nothing
         return _unheard(one), _untold(before)
-    strained = strains(spec, signals)
-    strained_at_s = noted_strain_s(now_s, strained, before)
+    strained = is_strained(spec, signals)
+    strained_at_s = last_strain_s(now_s, strained, before)
     demand, smooth = _demand(one, calm_s=0.0 if strained else now_s - strained_at_s)
-    before, slow_since_s, too_slow = slowness(now_s, spec, signals, one.settled, one.seats, before, one.config)
-    shown = proven(before, signals)
-    planned = _Goal(*scheduled(spec, now_s, one.lead_s))
+    before, slow_since_s, too_slow = judge_slo(now_s, spec, signals, one.settled, one.seats, before, one.config)
+    shown = proven_replicas(before, signals)
+    planned = _Goal(*scheduled_replicas(spec, now_s, one.lead_s))
     sought = _with_slo(one, demand, before, shown, too_slow=too_slow)
     if planned.replicas > sought.replicas:  # guard: what is scheduled is aimed at
         sought = planned
@@ -176,19 +176,19 @@ def _want(one: _Endpoint, before: EndpointMemory) -> tuple[Want, EndpointMemory]
         slow_at_s=before.slow_at_s,
         strained_at_s=strained_at_s,
     )
-    want, why = _down(one, aim.replicas) if aim.replicas < one.have else (aim.replicas, aim.why)
+    target, why = _down(one, aim.replicas) if aim.replicas < one.have else (aim.replicas, aim.why)
     all_of_it = too_slow or bool(signals.unheard_s)  # what is asked for says too little
     least = max(spec.replicas_min, planned.replicas)  # guard: what is scheduled makes no place for another endpoint
-    need = want if all_of_it else min(want, max(least, shown, _at_once(spec, signals)))
+    need = target if all_of_it else min(target, max(least, shown, _at_once(spec, signals)))
     busy_s = for_s(after.busy_since_s, now_s)
-    found = Want(spec.name, one.have, want, why, busy_s, need, least, unheard=bool(signals.unheard_s))
+    found = ReplicaTarget(spec.name, one.have, target, why, busy_s, need, least, unheard=bool(signals.unheard_s))
     return found, before if after == before else after
 
 
 def _with_slo(one: _Endpoint, demand: _Goal, before: EndpointMemory, shown: int, *, too_slow: bool) -> _Goal:
     """The goal by the SLO: replicas are too slow now, or were too slow when there were fewer for as much demand."""
     if too_slow and demand.replicas <= one.have:
-        return _Goal(one.have + 1, missed(one.spec, one.signals))
+        return _Goal(one.have + 1, missed_slo(one.spec, one.signals))
     if shown > demand.replicas:  # guard: no way back to a number of replicas that missed the SLO
         too_few = many(before.slow_replicas, "replica")
         return _Goal(shown, f"{too_few} missed the SLO when as much was asked for")
@@ -253,7 +253,7 @@ def _untold(before: EndpointMemory) -> EndpointMemory:
     return before if not before.strained_at_s else replace(before, strained_at_s=0.0)
 
 
-def _unheard(one: _Endpoint) -> Want:
+def _unheard(one: _Endpoint) -> ReplicaTarget:
     """While its gateways are silent an endpoint keeps what it has; only if its file allows fewer do ready ones go."""
     spec, have = one.spec, one.have
     keep = _bounded(spec, have)
@@ -261,7 +261,7 @@ def _unheard(one: _Endpoint) -> Want:
     if keep < have:
         keep, not_yet = _down(one, keep)
         why = not_yet if keep == have else f"its file allows {many(spec.replicas_max, 'replica')}"
-    return Want(spec.name, have, keep, why, 0.0, known=False, unheard=True)
+    return ReplicaTarget(spec.name, have, keep, why, 0.0, known=False, unheard=True)
 
 
 def _demand(one: _Endpoint, calm_s: float) -> tuple[_Goal, bool]:
@@ -272,14 +272,14 @@ def _demand(one: _Endpoint, calm_s: float) -> tuple[_Goal, bool]:
         calm_s: for how long its replicas have not been strained.
     """
     spec, signals, outlook, share = one.spec, one.signals, one.outlook, one.config.forecast_share
-    now = asked(spec, signals, one.have, one.lead_s)
+    now = estimate_load(spec, signals, one.have, one.lead_s)
     quiet_s = one.now_s - signals.last_arrival_s
     idle = not signals.last_arrival_s or quiet_s >= spec.idle_after_s
     if signals.held or signals.inflight or (now.running and not idle):
         room, ahead, told = 0.0, now, now.why
         if outlook is not None and share:
-            if keeps_room(calm_s):
-                room = room_kept(outlook.room(share, one.lead_s, spec.ttft_slo_s), calm_s)
+            if keeps_headroom(calm_s):
+                room = headroom(outlook.room(share, one.lead_s, spec.ttft_slo_s), calm_s)
             then = outlook.running_in(one.lead_s, now.running)
             if then > now.running:
                 ahead, told = replace(now, running=then), f"{told}, {then:.1f} at once expected in {one.lead_s:.0f} s"

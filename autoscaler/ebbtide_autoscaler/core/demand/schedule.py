@@ -10,7 +10,7 @@ from ebbtide.pool.spec import EndpointSpec, Scheduled
 SPARE = 1.5  # of the time that a start took last: one start in ten is taken to need 1.7 times the median
 
 
-def scheduled(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str]:
+def scheduled_replicas(spec: EndpointSpec, now_s: float, lead_s: float) -> tuple[int, str]:
     """The most replicas scheduled for any moment from now until one that is started now answers, and why; 0: none.
 
     Any moment counts, not only the last: a short span may be over by then, and some replicas start sooner than most.

@@ -14,7 +14,7 @@ from ebbtide_autoscaler.core.plan.inputs import NOTED_EVERY_S, EndpointMemory, E
 SLOW_KEPT_S = 1800.0  # what was learnt of too few replicas is tried anew after that: it may have been a bad moment
 
 
-def slowness(
+def judge_slo(
     now_s: float,
     spec: EndpointSpec,
     signals: EndpointSignals,
@@ -46,7 +46,7 @@ def slowness(
         and not _alone(signals, len(seats))
         and _is_theirs(now_s, signals, seats.values())
     )
-    slow = judged and bool(missed(spec, signals))
+    slow = judged and bool(missed_slo(spec, signals))
     slow_since_s = since(before.slow_since_s, slow, now_s)
     too_slow = slow and for_s(slow_since_s, now_s) >= config.up_after_s
     if too_slow:
@@ -86,7 +86,7 @@ def _learnt(
     return replace(before, slow_replicas=replicas, slow_per_s=per_s, slow_at_s=now_s)
 
 
-def missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
+def missed_slo(spec: EndpointSpec, signals: EndpointSignals) -> str:
     """Which promise its replicas miss, with what they are busy with; empty: none."""
     if signals.ttft_p90_s > spec.ttft_slo_s:
         said = f"TTFT p90 {signals.ttft_p90_s:.2f} s is over its SLO of {spec.ttft_slo_s:g} s"
@@ -100,7 +100,7 @@ def missed(spec: EndpointSpec, signals: EndpointSignals) -> str:
     return said + inside if signals.waiting else said
 
 
-def proven(before: EndpointMemory, signals: EndpointSignals) -> int:
+def proven_replicas(before: EndpointMemory, signals: EndpointSignals) -> int:
     """How many replicas it takes now, after so many have missed the SLO: one more when as much arrives.
 
     Arrivals tell whether as much is asked for as then: counts in flight fall when replicas are added.

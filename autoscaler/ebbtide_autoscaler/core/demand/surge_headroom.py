@@ -17,14 +17,14 @@ CLOSE = 0.5  # of the promised time to the first token: what takes longer has wa
 LEAST = 0.01  # of demand, which nobody knows better than that: less is no room
 
 
-def strains(spec: EndpointSpec, signals: EndpointSignals) -> bool:
+def is_strained(spec: EndpointSpec, signals: EndpointSignals) -> bool:
     """Whether its replicas have all they can do, or more; also if they are at work and nobody says how they fare."""
     untold = signals.inflight > 0 and not signals.ttft_p90_s  # at work, and nobody says how they fare
     slow = signals.ttft_p90_s > CLOSE * spec.ttft_slo_s or signals.tpot_p90_s > spec.tpot_slo_s
     return signals.held > 0 or untold or slow
 
 
-def noted_strain_s(now_s: float, strained: bool, before: EndpointMemory) -> float:
+def last_strain_s(now_s: float, strained: bool, before: EndpointMemory) -> float:
     """When strain was noted last (seconds since 1970): anew every `NOTED_EVERY_S` while it lasts.
 
     An endpoint never looked at counts as strained now.
@@ -33,12 +33,12 @@ def noted_strain_s(now_s: float, strained: bool, before: EndpointMemory) -> floa
     return now_s if not noted_s or (strained and now_s - noted_s > NOTED_EVERY_S) else noted_s
 
 
-def keeps_room(calm_s: float) -> bool:
+def keeps_headroom(calm_s: float) -> bool:
     """Whether any is kept after so long without strain, however much there could be."""
-    return room_kept(MOST_ROOM, calm_s) > 0.0
+    return headroom(MOST_ROOM, calm_s) > 0.0
 
 
-def room_kept(room: float, calm_s: float) -> float:
+def headroom(room: float, calm_s: float) -> float:
     """Of ``room`` (a share of demand), what is kept after so long without strain."""
     kept = float(room * 0.5 ** (calm_s / HALF_S))
     return kept if kept >= LEAST else 0.0

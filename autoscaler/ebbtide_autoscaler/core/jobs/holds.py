@@ -13,14 +13,14 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.lookup.derived_maps import chosen
 from ebbtide.pool.state import Hold, JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.jobs.step_aside import leave
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.jobs.step_aside import preempt
+from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def put_aside(state: PoolState, draft: Draft) -> None:
+def park_held_jobs(state: PoolState, plan: Plan) -> None:
     """Have held jobs leave their slots, and say of the others who holds them."""
     held = _held(state.jobs)
-    moved = draft.moved() if held else set()
+    moved = plan.moved() if held else set()
     for name in sorted(held):
         job = state.jobs[name]
         if (
@@ -32,11 +32,11 @@ def put_aside(state: PoolState, draft: Draft) -> None:
         whom = f"held by {job.held.by} ({job.held.reason})"
         if job.held.off_node and job.state in (JobState.RUNNING, JobState.PARKED):
             in_place = job.state is JobState.PARKED
-            draft.moves.append(StopJob(name, f"{whom}: nothing of it stays in memory", preempts=not in_place))
+            plan.moves.append(StopJob(name, f"{whom}: nothing of it stays in memory", preempts=not in_place))
         elif job.state is JobState.RUNNING:
-            draft.moves.append(leave(state, job, draft, whom))
+            plan.moves.append(preempt(state, job, plan, whom))
         elif job.state is not JobState.ENDED:
-            draft.waits.append((name, why_held(name, job.held)))
+            plan.waits.append((name, why_held(name, job.held)))
 
 
 def why_held(name: JobName, hold: Hold) -> str:

@@ -5,13 +5,13 @@ from collections import Counter
 from ebbtide.pool.events import ParkJob
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def no_host_memory(state: PoolState, job: JobRecord, draft: Draft) -> str:
+def no_host_memory(state: PoolState, job: JobRecord, plan: Plan) -> str:
     """Why ``job`` cannot park in place now; empty if it can. What the draft parks already counts too."""
     promised: Counter[NodeId] = Counter()
-    for move in draft.moves:
+    for move in plan.moves:
         if isinstance(move, ParkJob):
             promised += _needed(state, state.jobs[move.job])  # guard: two jobs do not park into the same host memory
     for node, more_bytes in _needed(state, job).items():

@@ -18,34 +18,34 @@ from ebbtide.pool.lookup.index import awaited
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.core.plan.job_order import turn
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.job_order import job_order
+from ebbtide_autoscaler.core.plan.plan import Plan
 
 _ON_ITS_WAY = frozenset({JobState.STOPPING, JobState.RECOVERING, JobState.WAITING})
 
 
-def kept_for_parked(
-    now_s: float, state: PoolState, draft: Draft, config: PolicyConfig
+def reserve_for_parked(
+    now_s: float, state: PoolState, plan: Plan, config: PolicyConfig
 ) -> Mapping[SlotId, Sequence[JobName]]:
     """Slots of parked jobs, while waiting for them is cheaper than a restart elsewhere; then nothing is kept."""
 
     def soon(name: JobName) -> bool:
         # guard: slots of a job that has just parked are kept
-        return now_s - state.jobs[name].asked_s < draft.restart_costs_s(name, config.restart_cost_s)
+        return now_s - state.jobs[name].asked_s < plan.restart_costs_s(name, config.restart_cost_s)
 
     waiting = awaited(state.jobs)
     if not waiting:
         return {}
     back = {name for name in {*chain.from_iterable(waiting.values())} if soon(name)}
     for name in back:
-        draft.waits_until(state.jobs[name].asked_s + draft.restart_costs_s(name, config.restart_cost_s))
+        plan.waits_until(state.jobs[name].asked_s + plan.restart_costs_s(name, config.restart_cost_s))
     found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
     return {slot: names for slot, names in found.items() if names}
 
 
 def can_return(
     state: PoolState,
-    draft: Draft,
+    plan: Plan,
     kept: Mapping[SlotId, Sequence[JobName]],
     room: int,
     may_have: Callable[[JobRecord, int], bool],
@@ -53,15 +53,15 @@ def can_return(
     """Parked jobs whose slots are all free, and kept for nobody yet: in turn, as many as there is room for.
 
     Args:
-        kept: what :func:`kept_for_parked` keeps.
+        kept: what :func:`reserve_for_parked` keeps.
         room: how many slots may be taken at all.
         may_have: whether a job may have so many workers.
     """
     found, taken = set[JobName](), {*kept}
     waiting = {*chain.from_iterable(awaited(state.jobs).values())} if room > 0 else ()
-    for job in sorted((state.jobs[name] for name in waiting), key=turn):
+    for job in sorted((state.jobs[name] for name in waiting), key=job_order):
         count = len(job.gang)
-        if count <= room and draft.free.has(job.gang) and taken.isdisjoint(job.gang) and may_have(job, count):
+        if count <= room and plan.free.has(job.gang) and taken.isdisjoint(job.gang) and may_have(job, count):
             found.add(job.spec.name)
             taken.update(job.gang)
             room -= count
@@ -78,7 +78,9 @@ def released_too_late(
         return {}
     found = {
         name: frozenset(
-            one.spec.name for one in released if turn(job) < turn(one) and one.since_s <= job.asked_s < one.asked_s
+            one.spec.name
+            for one in released
+            if job_order(job) < job_order(one) and one.since_s <= job.asked_s < one.asked_s
         )
         for name, job in _to_grow(jobs).items()
     }

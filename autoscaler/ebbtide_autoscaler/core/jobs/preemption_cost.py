@@ -5,24 +5,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from ebbtide.client.messages import NodeMeans, RankReport
+from ebbtide.client.messages import NodeCapabilities, RankReport
 from ebbtide.pool.ids import JobName, NodeId, SlotId, node_of
 from ebbtide.pool.lookup.index import by_node
 from ebbtide.pool.spec import JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_IN_HOST_MEMORY, JobState
 from ebbtide.snapshot.tiers.step_aside import Asks, StepAside, There, step_aside
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 
 LIVING = frozenset(JobState) - {JobState.ENDED}
 MAY_STEP_ASIDE = frozenset({JobState.RUNNING, JobState.PARKED})  # of others nothing is decided by it
-_UNSAID = NodeMeans()
+_UNSAID = NodeCapabilities()
 _GPU = ("GPU-", "MIG-")  # so NVML's uuids begin; a logical GPU is named after its machine
 
 
-def asides(
+def preemption_costs(
     state: PoolState,
-    seen: Seen,
+    seen: Observation,
     *,
     restart_s: float,
     expected_s: float | None = None,
@@ -47,7 +47,7 @@ def asides(
     return found
 
 
-def at_admission(state: PoolState, seen: Seen, spec: JobSpec, *, restart_s: float) -> StepAside | None:
+def at_admission(state: PoolState, seen: Observation, spec: JobSpec, *, restart_s: float) -> StepAside | None:
     """Of a job that is just submitted, by what it declares; None: the pool has no node yet."""
     places = _anywhere(state, seen, spec)
     return step_aside(declared(spec, restart_s), places) if places else None
@@ -60,7 +60,7 @@ def declared(spec: JobSpec, restart_s: float) -> Asks:
     )
 
 
-def _said(job: JobRecord, seen: Seen) -> list[RankReport]:
+def _said(job: JobRecord, seen: Observation) -> list[RankReport]:
     """The last word of each of its ranks, of this submission."""
     heard = (seen.ranks.get((job.spec.name, rank)) for rank in range(len(job.gang)))
     return [one.report for one in heard if one is not None and one.report.incarnation == job.incarnation]
@@ -83,7 +83,7 @@ def _asks(job: JobRecord, said: list[RankReport], restart_s: float, expected_s: 
     )
 
 
-def _on_gang(state: PoolState, seen: Seen, job: JobRecord, gpus: Mapping[NodeId, int]) -> tuple[There, ...]:
+def _on_gang(state: PoolState, seen: Observation, job: JobRecord, gpus: Mapping[NodeId, int]) -> tuple[There, ...]:
     """Where its gang is. Host memory that it has while it is parked counts as its own, not as taken by others."""
     takes = job.state in JOB_IN_HOST_MEMORY
     found = []
@@ -100,7 +100,7 @@ def _by_node(gang: tuple[SlotId, ...]) -> Sequence[tuple[NodeId, int]]:
     return sorted(Counter(map(node_of, gang)).items())
 
 
-def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
+def _anywhere(state: PoolState, seen: Observation, spec: JobSpec) -> tuple[There, ...]:
     """Every kind of node that the job may get, with as many workers as it needs at least and as fit on such a node.
 
     Who is parked there now says nothing of the time when the job runs, so the whole budget of host memory counts.
@@ -112,13 +112,13 @@ def _anywhere(state: PoolState, seen: Seen, spec: JobSpec) -> tuple[There, ...]:
     return tuple(dict.fromkeys(replace(one, host_free_bytes=None) for one in found))
 
 
-def _gpus(seen: Seen, node: NodeId) -> int:
+def _gpus(seen: Observation, node: NodeId) -> int:
     """How many real ones it has, as far as its agent has said."""
     heard = seen.agents.get(node)
     return sum(uuid.startswith(_GPU) for uuid in heard.report.uuids.values()) if heard is not None else 0
 
 
-def _there(seen: Seen, node: NodeId, workers: int, gpus: int, budget_bytes: int) -> There:
+def _there(seen: Observation, node: NodeId, workers: int, gpus: int, budget_bytes: int) -> There:
     heard = seen.agents.get(node)
     means = heard.report.means if heard is not None else _UNSAID
     return There(

@@ -28,7 +28,7 @@ def expected_s(away: tuple[Away, ...], now_s: float, *, park_first: bool = False
     return median(recent) if len(recent) >= ENOUGH else None
 
 
-def noted(
+def with_ended(
     away: tuple[Away, ...], now_s: float, state: PoolState, moves: Iterable[Move], worth_s: Mapping[JobName, float]
 ) -> tuple[Away, ...]:
     """``away`` and the preemptions that these moves end.

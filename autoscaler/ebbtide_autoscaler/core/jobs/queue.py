@@ -12,14 +12,14 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.lookup.derived_maps import lined_up, ordered
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.plan.job_order import turn
+from ebbtide_autoscaler.core.plan.job_order import job_order
 
 Asks = tuple[int, int, str]
 """How many slots a job needs, its priority, and its team."""
 
 
 @dataclass(frozen=True)
-class Line:
+class PendingGroup:
     """Jobs that ask for the same, in turn.
 
     Attributes:
@@ -42,9 +42,9 @@ class Line:
         return next((n for n in range(at, len(self.since_s)) if self.since_s[n] <= before_s), len(self.since_s))
 
 
-def place(job: JobRecord) -> tuple[tuple[float, float, int], JobName]:
+def queue_key(job: JobRecord) -> tuple[tuple[float, float, int], JobName]:
     """Where a job stands among all: less comes first."""
-    return turn(job), job.spec.name
+    return job_order(job), job.spec.name
 
 
 def waits_only(job: JobRecord) -> bool:
@@ -62,17 +62,17 @@ def asks_of(job: JobRecord) -> Asks:
     return job.spec.workers_min, job.spec.priority, job.spec.team
 
 
-@lined_up(place, Line)
+@lined_up(queue_key, PendingGroup)
 def _lines(job: JobRecord) -> tuple[Asks, tuple[JobRecord, JobName, float]] | None:
     return (asks_of(job), (job, job.spec.name, waits_since_s(job))) if waits_only(job) else None
 
 
-def lines(jobs: Mapping[JobName, JobRecord]) -> Mapping[Asks, Line]:
+def pending_groups(jobs: Mapping[JobName, JobRecord]) -> Mapping[Asks, PendingGroup]:
     """All that wait, by what they ask for."""
     return _lines(jobs)
 
 
-@ordered(place)
+@ordered(queue_key)
 def waiting(job: JobRecord) -> JobRecord | None:
     """All that wait, in turn."""
     return job if waits_only(job) else None

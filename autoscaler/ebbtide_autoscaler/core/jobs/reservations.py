@@ -11,7 +11,7 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
 from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY
 from ebbtide_autoscaler.core.plan.fair_share import Shares
-from ebbtide_autoscaler.core.plan.job_order import turn
+from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.placement import lendable, may_lose
 from ebbtide_autoscaler.core.plan.protection import at_its_bound
 
@@ -41,7 +41,7 @@ def _grows_at_its_bound(job: JobRecord) -> bool:
 @remembered
 def on_their_way_back(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
     """All of them, those that come first served first."""
-    return sorted(_owed(jobs).values(), key=lambda job: (*turn(job), job.spec.name))
+    return sorted(_owed(jobs).values(), key=lambda job: (*job_order(job), job.spec.name))
 
 
 def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobName, int]:
@@ -75,7 +75,7 @@ def _reached(state: PoolState) -> int:
     return left
 
 
-def kept(state: PoolState, free: Sequence[SlotId], minima: Mapping[JobName, int]) -> frozenset[SlotId]:
+def reserve_minima(state: PoolState, free: Sequence[SlotId], minima: Mapping[JobName, int]) -> frozenset[SlotId]:
     """Which of the free slots are kept for these minima: those that others miss least.
 
     Nodes that can come to have few slots give theirs first, because a replica of several slots needs all of them on one

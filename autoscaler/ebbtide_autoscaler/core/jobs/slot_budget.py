@@ -11,10 +11,10 @@ from ebbtide.pool.lookup.derived_maps import ordered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.jobs.queue import Asks, place, waits_since_s
+from ebbtide_autoscaler.core.jobs.queue import Asks, queue_key, waits_since_s
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
-from ebbtide_autoscaler.core.plan.job_order import turn
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.job_order import job_order
+from ebbtide_autoscaler.core.plan.plan import Plan
 from ebbtide_autoscaler.core.plan.protection import protected
 
 _NOBODY: Set[JobName] = frozenset()
@@ -23,12 +23,12 @@ LOOKED_AT = 8  # jobs that starve and might be helped, in one decision: the firs
 
 
 @dataclass(slots=True)
-class Table:
+class SlotBudget:
     """What is on the table within one call, and for whom some of it is kept."""
 
     now_s: float
     state: PoolState
-    draft: Draft
+    plan: Plan
     config: PolicyConfig
     kept: Mapping[SlotId, Sequence[JobName]]  # slots of parked jobs: they come back cheaply on these
     late: Mapping[JobName, frozenset[JobName]]  # which of these keep nothing from a job that was stopped to grow
@@ -54,7 +54,7 @@ class Table:
 
     def usable(self, name: JobName | None = None) -> tuple[SlotId, ...]:
         """What is free beyond the reserve and what is left to others."""
-        free = self.draft.free.listed()
+        free = self.plan.free.listed()
         # guard: jobs leave the reserve free when they start or grow
         return free[: max(0, len(free) - self.config.reserve - self.left_to_others(name))]
 
@@ -75,7 +75,7 @@ class Table:
 
     def room(self, priority: int) -> tuple[SlotId, ...]:
         """Of that, what is not kept for any job of at least that priority."""
-        known, free = self.rooms.get(priority), self.draft.free.listed()
+        known, free = self.rooms.get(priority), self.plan.free.listed()
         if known is None or known[0] is not free:
             known = self.rooms[priority] = (free, self._room(None, priority))
         return known[1]
@@ -95,28 +95,28 @@ class Table:
     def why_refused(self, asks: Asks) -> str:
         """What was said to others who ask for the same, if nothing has been taken since; else nothing."""
         free, why = self.refused.get(asks, (None, ""))
-        return why if free is self.draft.free.listed() else ""
+        return why if free is self.plan.free.listed() else ""
 
     def most_workers(self, job: JobRecord, has: int) -> int:
         """How many workers it may have, which has so many that count for its team already."""
-        shares = self.draft.shares
+        shares = self.plan.shares
         return (
             job.spec.workers_max if shares is None else int(min(job.spec.workers_max, has + shares.left_of_quota(job)))
         )
 
     def claims(self, job: JobRecord) -> bool:
         """Whether its team was promised what it waits for."""
-        shares = self.draft.shares
+        shares = self.plan.shares
         return shares is not None and shares.claims(job)
 
     def count(self, job: JobRecord, slots: int, *, later: bool = False) -> None:
         """Its team has so many more; ``later``: as soon as ``job`` is there."""
-        if self.draft.shares is not None:
-            self.draft.shares.take(job, slots, later=later)
+        if self.plan.shares is not None:
+            self.plan.shares.take(job, slots, later=later)
 
     def take(self, slots: Sequence[SlotId], job: JobRecord | None = None, *, later: bool = False) -> None:
         """They are promised, to ``job`` (``later``: it restarts first) or by and by to one that cannot use them yet."""
-        self.draft.free.take(slots)
+        self.plan.free.take(slots)
         if job is not None:
             self.count(job, len(slots), later=later)
             if slots and job.spec.name in self.owed:
@@ -133,29 +133,29 @@ class Table:
             return False
         if self.last_turn is None:
             last = running(self.state.jobs)
-            self.last_turn = turn(last[-1]) if last else (-inf, -inf, 0)
-        return turn(job) < self.last_turn
+            self.last_turn = job_order(last[-1]) if last else (-inf, -inf, 0)
+        return job_order(job) < self.last_turn
 
     def askable(self, job: JobRecord) -> int:
         """Slots of preemptible jobs that came after it and may be asked now: at most so many can others give to it."""
         if self._askable is None:
             after = [one for one in running(self.state.jobs) if one.spec.workload_class is WorkloadClass.PREEMPTIBLE]
             counts = [0 if protected(self.now_s, one) else len(one.gang) for one in reversed(after)]
-            self._askable = [turn(one) for one in after], [*reversed([*accumulate(counts)]), 0]
+            self._askable = [job_order(one) for one in after], [*reversed([*accumulate(counts)]), 0]
         turns, counts = self._askable
-        return counts[bisect_right(turns, turn(job))]
+        return counts[bisect_right(turns, job_order(job))]
 
     def wait(self, job: JobRecord, why: str) -> None:
         """Nobody waits in silence."""
-        self.draft.waits.append((job.spec.name, why))
+        self.plan.waits.append((job.spec.name, why))
 
 
-@ordered(place)
+@ordered(queue_key)
 def running(job: JobRecord) -> JobRecord | None:
     """Jobs that run, in turn."""
     return job if job.state is JobState.RUNNING else None
 
 
-def starves_now(table: Table, job: JobRecord) -> bool:
+def starves_now(budget: SlotBudget, job: JobRecord) -> bool:
     """Whether it has waited for longer than anybody should."""
-    return table.now_s - waits_since_s(job) >= table.config.starve_after_s
+    return budget.now_s - waits_since_s(job) >= budget.config.starve_after_s

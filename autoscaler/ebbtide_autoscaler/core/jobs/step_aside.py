@@ -3,19 +3,19 @@
 from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.core.jobs.host_memory import no_host_memory
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def leave(state: PoolState, job: JobRecord, draft: Draft, whom: str) -> ParkJob | StopJob:
+def preempt(state: PoolState, job: JobRecord, plan: Plan, whom: str) -> ParkJob | StopJob:
     """Park or stop, as the cost model says where it has an answer; never park without the host memory for it.
 
     Args:
         whom: for whom it leaves, for the reason.
     """
-    name, aside = job.spec.name, draft.asides.get(job.spec.name)
+    name, aside = job.spec.name, plan.asides.get(job.spec.name)
     if not job.spec.in_place:
         return StopJob(name, f"{whom}: steps aside by a restart (in_place is off)", preempts=True)
-    full = no_host_memory(state, job, draft)
+    full = no_host_memory(state, job, plan)
     if full:  # guard: no job parks without host memory
         return StopJob(name, f"{whom}: cannot park, {full}", preempts=True)
     if aside is None:

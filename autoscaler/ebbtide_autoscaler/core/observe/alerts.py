@@ -1,6 +1,6 @@
 """What a person should know at a glance: what stands still, since when and why. Pure.
 
-``status`` prints these lines above its tables; each is a :class:`Notice` with the time since when it holds.
+``status`` prints these lines above its tables; each is a :class:`Alert` with the time since when it holds.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from enum import StrEnum
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.observation import Seen
+from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.observe import GATEWAY_FRESH_S
 
 AGENT_SILENT_S = 5.0  # agents report once a second and at every change
@@ -35,7 +35,7 @@ class Standstill:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Alert:
     """One thing that does not go on as usual. ``about``: arbiter, gateway, agent, node, metrics or mode."""
 
     about: str
@@ -45,7 +45,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heardless:
+class GatewayContact:
     """What is known of the gateway besides its reports."""
 
     last_s: float = 0.0  # when any gateway was heard last; 0: never
@@ -65,41 +65,41 @@ def standstill(state: PoolState, broken: Standstill, settling_since_s: float) ->
     return Standstill()
 
 
-def notices(
-    state: PoolState, seen: Seen, now_s: float, *, mode: PoolMode, mode_since_s: float, gateway: Heardless
-) -> tuple[Notice, ...]:
+def alerts_of(
+    state: PoolState, seen: Observation, now_s: float, *, mode: PoolMode, mode_since_s: float, gateway: GatewayContact
+) -> tuple[Alert, ...]:
     """All of them, a standstill apart."""
-    found: list[Notice] = []
+    found: list[Alert] = []
     if mode is PoolMode.OBSERVE:
         why = "observe mode: decisions are written down and nothing is moved; `ebbtide events` shows what would be done"
-        found.append(Notice("mode", mode, mode_since_s, why))
+        found.append(Alert("mode", mode, mode_since_s, why))
     found += _gateways(seen, now_s, gateway)
     found += _agents(state, seen, now_s)
     found += [
-        Notice("node", node, 0.0, f"draining: {why}; `ebbtide undrain {node[:8]}` ends it")
+        Alert("node", node, 0.0, f"draining: {why}; `ebbtide undrain {node[:8]}` ends it")
         for node, why in state.draining.items()
     ]
     return tuple(found)
 
 
-def _gateways(seen: Seen, now_s: float, gateway: Heardless) -> Iterator[Notice]:
+def _gateways(seen: Observation, now_s: float, gateway: GatewayContact) -> Iterator[Alert]:
     if gateway.trouble:
         why = f"the gateway could not be told its settings, it is tried again: {gateway.trouble}"
-        yield Notice("gateway", "", gateway.trouble_since_s, why)
+        yield Alert("gateway", "", gateway.trouble_since_s, why)
     silent = {name: heard for name, heard in seen.gateways.items() if now_s - heard.at_s > GATEWAY_FRESH_S}
     if len(silent) == len(seen.gateways):
         since_s = max(gateway.last_s, seen.started_s if not gateway.last_s else 0.0)
         if now_s - since_s > GATEWAY_FRESH_S:
             which = ", ".join(sorted(heard.report.url for heard in silent.values())) or "no gateway has reported yet"
             why = f"signals stopped: every gateway is silent ({which}); endpoints keep the replicas they have"
-            yield Notice("gateway", "", since_s, why)
+            yield Alert("gateway", "", since_s, why)
         return
     for name, heard in silent.items():
         why = f"gateway {name} at {heard.report.url} on node {heard.report.node[:8]} is silent; the others count"
-        yield Notice("gateway", name, heard.at_s, why)
+        yield Alert("gateway", name, heard.at_s, why)
 
 
-def _agents(state: PoolState, seen: Seen, now_s: float) -> Iterator[Notice]:
+def _agents(state: PoolState, seen: Observation, now_s: float) -> Iterator[Alert]:
     gone = let_go(state)  # these have none
     for node in state.nodes:
         if node in gone:
@@ -108,4 +108,4 @@ def _agents(state: PoolState, seen: Seen, now_s: float) -> Iterator[Notice]:
         since_s = heard.at_s if heard is not None else seen.started_s
         if now_s - since_s > AGENT_SILENT_S:
             why = f"the agent of node {node[:8]} is silent: no slot there can be proven free, so none is handed over"
-            yield Notice("agent", node, since_s, why)
+            yield Alert("agent", node, since_s, why)

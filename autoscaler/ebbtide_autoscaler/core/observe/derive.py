@@ -10,10 +10,10 @@ from ebbtide.pool.lookup import index
 from ebbtide.pool.rules.record_retention import nodes_to_forget, to_forget
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe import job_facts, seat_facts, slot_facts
-from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation
 
 
-def advance(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> tuple[Body, ...]:
+def derive_facts(state: PoolState, seen: Observation, now_s: float, limits: Limits) -> tuple[Body, ...]:
     """The facts that hold now and that ``state`` does not know yet."""
     return (
         *job_facts.facts(state, seen, now_s, limits),

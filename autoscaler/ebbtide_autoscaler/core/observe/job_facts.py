@@ -19,7 +19,7 @@ from ebbtide.pool.lookup.index import in_state
 from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
-from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Observation
 
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
 STEPS_ASIDE = frozenset({JobState.PARKING, JobState.STOPPING})
@@ -28,7 +28,7 @@ WHY_CHARS = 500  # of what a process says went wrong
 LOG_TAIL_CHARS = 2000  # as a controller sends at most; one record of the ledger holds it well
 
 
-def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
+def facts(state: PoolState, seen: Observation, now_s: float, limits: Limits) -> Iterator[Body]:
     """At most one new fact per job, and its durable step."""
     lost = in_state(state.slots, SlotState.LOST)
     for job in state.jobs.values():
@@ -44,7 +44,7 @@ def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterato
             yield fact
 
 
-def _gang(job: JobRecord, seen: Seen) -> dict[int, RankReport]:
+def _gang(job: JobRecord, seen: Observation) -> dict[int, RankReport]:
     """The reports of the present gang's ranks."""
     found = {}
     for rank in range(len(job.gang)):
@@ -62,7 +62,7 @@ def _gang(job: JobRecord, seen: Seen) -> dict[int, RankReport]:
     return found
 
 
-def _durable(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
+def _durable(job: JobRecord, seen: Observation, ranks: dict[int, RankReport]) -> int:
     """Finished steps that are published, by whoever knows most: the last rank may be gone before it could say."""
     heard = seen.controllers.get(job.spec.name)
     ours = heard is not None and heard.report.incarnation == job.incarnation
@@ -71,7 +71,7 @@ def _durable(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
     return max([job.durable_step, said, *(r.durable_step for r in ranks.values())])
 
 
-def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+def _silent(job: JobRecord, seen: Observation, now_s: float, limits: Limits) -> Body | None:
     heard = seen.controllers.get(job.spec.name)
     silent_s = seen.silent_s(
         max(  # guard: a driver's silence counts from its registration
@@ -87,7 +87,7 @@ def _silent(job: JobRecord, seen: Seen, now_s: float, limits: Limits) -> Body | 
 
 def _cut_off(
     job: JobRecord,
-    seen: Seen,
+    seen: Observation,
     ranks: dict[int, RankReport],
     now_s: float,
     limits: Limits,
@@ -107,13 +107,13 @@ def _cut_off(
     return JobCrashed(job.spec.name, why, _lost_steps(job, seen, ranks))
 
 
-def _lost_steps(job: JobRecord, seen: Seen, ranks: dict[int, RankReport]) -> int:
+def _lost_steps(job: JobRecord, seen: Observation, ranks: dict[int, RankReport]) -> int:
     """Finished steps that are not durable, as far as is known."""
     step = max([job.step, *(r.step for r in ranks.values())])
     return max(0, step - _durable(job, seen, ranks))
 
 
-def _given_up(job: JobRecord, seen: Seen) -> JobEnded:
+def _given_up(job: JobRecord, seen: Observation) -> JobEnded:
     """The end of a job that crashes again and again, with what its author needs to see why."""
     heard = seen.controllers.get(job.spec.name)
     tail = heard.report.log_tail[-LOG_TAIL_CHARS:] if heard is not None else ""
@@ -122,7 +122,7 @@ def _given_up(job: JobRecord, seen: Seen) -> JobEnded:
 
 
 def _next(
-    state: PoolState, job: JobRecord, seen: Seen, ranks: dict[int, RankReport], durable: int, now_s: float
+    state: PoolState, job: JobRecord, seen: Observation, ranks: dict[int, RankReport], durable: int, now_s: float
 ) -> Body | None:
     name = job.spec.name
     step = max((r.step for r in ranks.values()), default=job.step)
@@ -187,16 +187,16 @@ def _what_kept(job: JobRecord, ranks: dict[int, RankReport]) -> str:
     return f"{who} came to no safe point after step {min(steps)}" if steps else f"nothing is heard of {who}"
 
 
-def _last_error(job: JobRecord, seen: Seen) -> str:
+def _last_error(job: JobRecord, seen: Observation) -> str:
     return (seen.controllers[job.spec.name].report.last_error or "its gang is gone")[:WHY_CHARS]
 
 
-def _gang_failed(job: JobRecord, seen: Seen) -> bool:
+def _gang_failed(job: JobRecord, seen: Observation) -> bool:
     """Whether the controller, which has no gang any more, saw the last one die: it did not leave by order."""
     return seen.controllers[job.spec.name].report.failed_epoch >= job.gang_epoch > 0
 
 
-def _gang_lost(job: JobRecord, seen: Seen) -> bool:
+def _gang_lost(job: JobRecord, seen: Observation) -> bool:
     """Whether the controller has no worker left of the gang that it was granted last."""
     heard = seen.controllers.get(job.spec.name)
     if (

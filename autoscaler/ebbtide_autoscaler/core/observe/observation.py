@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard(Generic[R]):
+class Timestamped(Generic[R]):
     """A report and when it came in."""
 
     at_s: float
@@ -35,16 +35,16 @@ class FenceView(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observation:
     """Everything that is known besides the ledger."""
 
     started_s: float  # of this arbiter: nobody counts as silent before it has had time to report
     back_s: float = -inf  # when this arbiter came back after it had been away (see ``Inbox.attend``); -inf: never
-    ranks: Mapping[tuple[JobName, int], Heard[RankReport]] = field(default_factory=dict)
-    controllers: Mapping[JobName, Heard[ControllerReport]] = field(default_factory=dict)
-    replicas: Mapping[SeatId, Heard[ReplicaReport]] = field(default_factory=dict)
-    gateways: Mapping[str, Heard[GatewayReport]] = field(default_factory=dict)
-    agents: Mapping[NodeId, Heard[AgentReport]] = field(default_factory=dict)
+    ranks: Mapping[tuple[JobName, int], Timestamped[RankReport]] = field(default_factory=dict)
+    controllers: Mapping[JobName, Timestamped[ControllerReport]] = field(default_factory=dict)
+    replicas: Mapping[SeatId, Timestamped[ReplicaReport]] = field(default_factory=dict)
+    gateways: Mapping[str, Timestamped[GatewayReport]] = field(default_factory=dict)
+    agents: Mapping[NodeId, Timestamped[AgentReport]] = field(default_factory=dict)
     fences: Mapping[SlotId, FenceView] = field(default_factory=dict)
     fencing: frozenset[NodeId] = frozenset()  # nodes on which a fence is being asked for right now
     living: Mapping[SeatId, tuple[str, ...]] = field(default_factory=dict)  # replica actors that exist
@@ -52,7 +52,9 @@ class Seen:
     routes_version: int = 0
     restorable: frozenset[JobName] = frozenset()  # jobs with an archived submission
     strangers: Mapping[SlotId, str] = field(default_factory=dict)  # who has the GPU of a slot whose fence is refused
-    misplaced: Mapping[SeatId, Heard[tuple[SlotId, ...]]] = field(default_factory=dict)  # asked for a lease from there
+    misplaced: Mapping[SeatId, Timestamped[tuple[SlotId, ...]]] = field(
+        default_factory=dict
+    )  # asked for a lease from there
 
     def silent_s(self, heard_s: float, now_s: float) -> float:
         """For how long somebody who was last heard at ``heard_s`` has said nothing that this arbiter could hear."""
@@ -88,7 +90,7 @@ class Limits:
     silence_s: float = 10.0
 
 
-def lock_free(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
+def lock_free(seen: Observation, node: NodeId, index: int, after_s: float) -> bool:
     """Whether the node's agent looked after ``after_s`` and nobody held the slot's lock.
 
     The time at which its report came in says little: the report may have been on its way for seconds while somebody
@@ -107,7 +109,7 @@ def lock_free(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
     )
 
 
-def lock_taken(seen: Seen, node: NodeId, index: int, after_s: float) -> bool:
+def lock_taken(seen: Observation, node: NodeId, index: int, after_s: float) -> bool:
     """Whether the node's agent said after ``after_s`` that somebody holds the slot's lock."""
     heard = seen.agents.get(node)
     if heard is None or heard.at_s <= after_s:

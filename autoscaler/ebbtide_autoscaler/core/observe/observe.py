@@ -7,6 +7,7 @@ from math import inf
 from ebbtide.client.messages import (
     AgentReport,
     ControllerOrders,
+    DesiredState,
     JobDirective,
     Lease,
     RankReport,
@@ -16,12 +17,11 @@ from ebbtide.client.messages import (
     RoutingTable,
     SeatRoute,
     SlotRef,
-    Want,
 )
 from ebbtide.pool.ids import EndpointName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import SEAT_HOLDS_SLOTS, JobState, SeatState, SlotState
-from ebbtide_autoscaler.core.observe.observation import Seen, lock_free
+from ebbtide_autoscaler.core.observe.observation import Observation, lock_free
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 
 GATEWAY_FRESH_S = 3.0  # gateways report ten times a second; after 3 s without a word a gateway's counts are stale
@@ -32,7 +32,7 @@ AWAITS_A_LOOK = frozenset({SlotState.UNFENCED, SlotState.RECLAIMING, SlotState.F
 """Slots that the next word of a free lock may move."""
 
 
-def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
+def traffic(state: PoolState, seen: Observation, now_s: float) -> Mapping[EndpointName, EndpointSignals]:
     """The signals of every endpoint: of the gateways that were heard lately, and of its replicas."""
     fresh = [heard.report for heard in seen.gateways.values() if now_s - heard.at_s <= GATEWAY_FRESH_S]
     unheard_s = _unheard_s(seen, now_s)
@@ -61,7 +61,7 @@ def traffic(state: PoolState, seen: Seen, now_s: float) -> Mapping[EndpointName,
     return found
 
 
-def _unheard_s(seen: Seen, now_s: float) -> float:
+def _unheard_s(seen: Observation, now_s: float) -> float:
     """For how long the gateway that has been silent longest has said nothing, of those that may still live.
 
     One whose node has a later one does not: the port is the node's. One that is gone for good is forgotten after a
@@ -89,7 +89,7 @@ def _p90(values: list[float]) -> float:
     return sorted(values)[int(0.9 * (len(values) - 1))] if values else 0.0
 
 
-def _engines(state: PoolState, endpoint: EndpointName, seen: Seen, now_s: float) -> tuple[int, float]:
+def _engines(state: PoolState, endpoint: EndpointName, seen: Observation, now_s: float) -> tuple[int, float]:
     """Requests queued in its ready replicas, and how full the fullest KV cache is; of those heard lately."""
     ready = (seat for seat in state.seats_of(endpoint) if seat.state is SeatState.READY)
     heard = (seen.replicas.get(seat.id) for seat in ready)
@@ -97,7 +97,7 @@ def _engines(state: PoolState, endpoint: EndpointName, seen: Seen, now_s: float)
     return sum(report.waiting for report in reports), max((report.kv_usage for report in reports), default=0.0)
 
 
-def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
+def routes(state: PoolState, seen: Observation) -> dict[str, tuple[SeatRoute, ...]]:
     """The seats that may be sent requests, by endpoint."""
     table: dict[str, list[SeatRoute]] = {str(name): [] for name in state.endpoints}
     for seat in state.seats.values():
@@ -118,7 +118,7 @@ def routes(state: PoolState, seen: Seen) -> dict[str, tuple[SeatRoute, ...]]:
     return {name: tuple(seats) for name, seats in table.items()}
 
 
-def next_routes(last: RoutingTable, state: PoolState, seen: Seen, epoch: int) -> RoutingTable:
+def next_routes(last: RoutingTable, state: PoolState, seen: Observation, epoch: int) -> RoutingTable:
     """``last`` while it still holds, else a new one; versions of a later epoch are higher than all before."""
     found = routes(state, seen)
     if last.version and found == dict(last.endpoints):
@@ -126,7 +126,7 @@ def next_routes(last: RoutingTable, state: PoolState, seen: Seen, epoch: int) ->
     return RoutingTable(epoch * 1_000_000 + last.version % 1_000_000 + 1, found)
 
 
-def as_if_ours(state: PoolState, seen: Seen) -> PoolState:
+def as_if_ours(state: PoolState, seen: Observation) -> PoolState:
     """``state`` with every slot counted as free that nobody holds, fenced or not: what an observing pool decides on."""
     slots = {
         name: replace(record, state=SlotState.FREE)
@@ -141,17 +141,17 @@ def as_if_ours(state: PoolState, seen: Seen) -> PoolState:
     return replace(state, slots=slots)
 
 
-def _unheld(seen: Seen, record: SlotRecord) -> bool:
+def _unheld(seen: Observation, record: SlotRecord) -> bool:
     slot = record.slot
     return slot.id not in seen.strangers and lock_free(seen, slot.node, slot.index, record.since_s)
 
 
-def unheard(state: PoolState, seen: Seen) -> bool:
+def unheard(state: PoolState, seen: Observation) -> bool:
     """Whether a ready seat has not reported to this arbiter yet, so that a routing table would leave it out."""
     return any(seat.state is SeatState.READY and seat.id not in seen.replicas for seat in state.seats.values())
 
 
-def settling(state: PoolState, seen: Seen, now_s: float) -> bool:
+def settling(state: PoolState, seen: Observation, now_s: float) -> bool:
     """Whether this arbiter has just started (``seen.started_s``) and still waits for the word of a ready replica.
 
     Until then it knows too little to decide, and a routing table would leave out replicas that serve.
@@ -206,17 +206,17 @@ def directive(state: PoolState, report: RankReport) -> JobDirective | None:
         job.incarnation != report.incarnation  # guard: a rank of an earlier submission is told to stop
         or report.lease_epoch < job.gang_epoch  # guard: a rank of an earlier gang is told to stop
     ):
-        return JobDirective(max(job.directive, report.directive) + 1, Want.STOP, None)
+        return JobDirective(max(job.directive, report.directive) + 1, DesiredState.STOP, None)
     return JobDirective(job.directive, *_wish(state, job))
 
 
-def _wish(state: PoolState, job: JobRecord) -> tuple[Want, Lease | None]:
+def _wish(state: PoolState, job: JobRecord) -> tuple[DesiredState, Lease | None]:
     # guard: a rank that is to park has no lease
     if job.state in (JobState.STARTING, JobState.RUNNING, JobState.RESUMING):
-        return Want.RUN, lease(state, job.spec.name, job.epoch, job.gang)
+        return DesiredState.RUN, lease(state, job.spec.name, job.epoch, job.gang)
     if job.state in (JobState.PARKING, JobState.PARKED):
-        return Want.PARK, None
-    return (Want.CANCEL if job.cancelled else Want.STOP), None
+        return DesiredState.PARK, None
+    return (DesiredState.CANCEL if job.cancelled else DesiredState.STOP), None
 
 
 def orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:

@@ -9,14 +9,14 @@ from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide.pool.lookup.index import in_state
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
-from ebbtide_autoscaler.core.observe.observation import Heard, Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.warm_facts import parks
 
 LANDS = frozenset({SeatState.PLACING, SeatState.STARTING})
 MOST_WHY = 200  # characters of a reason: a replica's word goes into the ledger
 
 
-def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterator[Body]:
+def facts(state: PoolState, seen: Observation, now_s: float, limits: Limits) -> Iterator[Body]:
     """At most one new fact per seat."""
     lost = in_state(state.slots, SlotState.LOST)
     for seat in state.seats.values():
@@ -25,7 +25,7 @@ def facts(state: PoolState, seen: Seen, now_s: float, limits: Limits) -> Iterato
             yield fact
 
 
-def _report(seat: SeatRecord, seen: Seen) -> ReplicaReport | None:
+def _report(seat: SeatRecord, seen: Observation) -> ReplicaReport | None:
     """The report of a replica that runs under the seat's present lease."""
     heard = seen.replicas.get(seat.id)
     if (
@@ -52,7 +52,7 @@ def by_way(loads: Sequence[RankLoad]) -> tuple[Loaded, ...]:
     )
 
 
-def _since(seat: SeatRecord, seen: Seen) -> bool:
+def _since(seat: SeatRecord, seen: Observation) -> bool:
     """Whether the seat's replica was heard since the seat came into its state: before, it may have been another."""
     heard = seen.replicas.get(seat.id)
     return (
@@ -62,14 +62,14 @@ def _since(seat: SeatRecord, seen: Seen) -> bool:
     )
 
 
-def _silent_s(seat: SeatRecord, seen: Seen, now_s: float) -> float:
+def _silent_s(seat: SeatRecord, seen: Observation, now_s: float) -> float:
     """For how long the seat's replica has said nothing that this arbiter could hear."""
     heard = seen.replicas.get(seat.id)
     return seen.silent_s(max(heard.at_s if heard else 0.0, seat.since_s), now_s)
 
 
 def _next(
-    state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits, lost: Mapping[SlotId, NodeId]
+    state: PoolState, seat: SeatRecord, seen: Observation, now_s: float, limits: Limits, lost: Mapping[SlotId, NodeId]
 ) -> Body | None:
     report = _report(seat, seen)
     waited_s = seen.waited_s(seat.since_s, now_s)
@@ -135,7 +135,9 @@ def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, l
     return None
 
 
-def _ready(seat: SeatRecord, report: ReplicaReport | None, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+def _ready(
+    seat: SeatRecord, report: ReplicaReport | None, seen: Observation, now_s: float, limits: Limits
+) -> Body | None:
     silent_s = _silent_s(seat, seen, now_s)
     if report is not None and report.phase is not ReplicaPhase.READY:
         why = report.error or "a new replica reported from its place"
@@ -152,7 +154,7 @@ def _ready(seat: SeatRecord, report: ReplicaReport | None, seen: Seen, now_s: fl
     return SeatDied(seat.id, why[:500])
 
 
-def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+def _draining(state: PoolState, seat: SeatRecord, seen: Observation, now_s: float, limits: Limits) -> Body | None:
     drain_s = state.endpoints[seat.endpoint].spec.drain_s
     if now_s - seat.since_s > drain_s:  # guard: a drain has a bound
         return SeatStopped(seat.id, f"its requests did not end within {drain_s:g} s")
@@ -180,7 +182,7 @@ def _draining(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limi
     return None
 
 
-def _obeys(gateway: Heard[GatewayReport], seat: SeatRecord, seen: Seen) -> bool:
+def _obeys(gateway: Timestamped[GatewayReport], seat: SeatRecord, seen: Observation) -> bool:
     """Whether a gateway no longer sends to the seat and waits for nothing from it."""
     report = gateway.report
     inflight = sum(traffic.seat_inflight.get(seat.id, 0) for traffic in report.traffic.values())

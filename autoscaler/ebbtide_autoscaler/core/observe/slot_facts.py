@@ -7,7 +7,7 @@ from ebbtide.pool.events import Body, SlotForeign, SlotFreed, SlotUnfenced
 from ebbtide.pool.ids import JobName, SeatId, SlotId
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import SeatState, SlotState
-from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, FenceView, Seen, lock_free, lock_taken
+from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, FenceView, Observation, lock_free, lock_taken
 from ebbtide_autoscaler.core.observe.warm_facts import has_parked
 
 GAVE_UP = frozenset({RankPhase.PARKED, RankPhase.STOPPED, RankPhase.DONE})
@@ -18,7 +18,7 @@ ORPHAN_S = 2.0  # an ended job's rank that has not taken its lock within this ti
 _SETTLED = frozenset({SlotState.OPENING, SlotState.LEASED, SlotState.LOST})
 
 
-def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
+def facts(state: PoolState, seen: Observation, now_s: float) -> Iterator[Body]:
     """New facts about slots."""
     for record in state.slots.values():
         if record.state in _SETTLED:
@@ -53,15 +53,15 @@ def facts(state: PoolState, seen: Seen, now_s: float) -> Iterator[Body]:
                 yield from _reclaimed(seen, name, fence)
 
 
-def _free(seen: Seen, record: SlotRecord, after_s: float) -> bool:
+def _free(seen: Observation, record: SlotRecord, after_s: float) -> bool:
     return lock_free(seen, record.slot.node, record.slot.index, after_s)
 
 
-def _taken(seen: Seen, record: SlotRecord) -> bool:
+def _taken(seen: Observation, record: SlotRecord) -> bool:
     return lock_taken(seen, record.slot.node, record.slot.index, record.since_s)
 
 
-def _reclaimed(seen: Seen, slot: SlotId, fence: FenceView) -> Iterator[Body]:
+def _reclaimed(seen: Observation, slot: SlotId, fence: FenceView) -> Iterator[Body]:
     """What a slot is whose occupant has left."""
     if fence is FenceView.HELD:  # guard: a slot is not freed before our fence stands
         yield SlotFreed(slot)
@@ -69,17 +69,17 @@ def _reclaimed(seen: Seen, slot: SlotId, fence: FenceView) -> Iterator[Body]:
         yield SlotForeign(slot, f"its logical GPU was taken by {_stranger(seen, slot)}")
 
 
-def _astray(seen: Seen, slot: SlotId) -> bool:
+def _astray(seen: Observation, slot: SlotId) -> bool:
     """Whether a replica of ours that landed in the wrong place may have it: no stranger, and it is on its way out."""
     # guard: a replica that strayed is no stranger
     return any(slot in heard.report and seen.living.get(seat) for seat, heard in seen.misplaced.items())
 
 
-def _stranger(seen: Seen, slot: SlotId) -> str:
+def _stranger(seen: Observation, slot: SlotId) -> str:
     return seen.strangers.get(slot) or "a placement that is not of this pool"
 
 
-def _holder(seen: Seen, record: SlotRecord) -> str:
+def _holder(seen: Observation, record: SlotRecord) -> str:
     holder = seen.agents[record.slot.node].report.holders.get(record.slot.index)
     if holder is None:
         return "nobody"
@@ -87,7 +87,7 @@ def _holder(seen: Seen, record: SlotRecord) -> str:
     return f"{holder.workload} ({lease}pid {holder.pid})"
 
 
-def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> float | None:
+def _left(state: PoolState, seen: Observation, record: SlotRecord, now_s: float) -> float | None:
     """Since when the occupant can no longer take the slot's lock (seconds since 1970); None: it still can.
 
     A free lock alone proves only that nothing is on the GPU now: a rank that was granted the slot, and has not reached
@@ -106,7 +106,7 @@ def _left(state: PoolState, seen: Seen, record: SlotRecord, now_s: float) -> flo
     return record.since_s if parked or gone else None
 
 
-def _rank_left(job: JobRecord, seen: Seen, record: SlotRecord, now_s: float) -> float | None:
+def _rank_left(job: JobRecord, seen: Observation, record: SlotRecord, now_s: float) -> float | None:
     name = job.spec.name
     controller = seen.controllers.get(name)
     if (

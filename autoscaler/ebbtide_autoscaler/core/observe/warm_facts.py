@@ -7,18 +7,18 @@ from ebbtide.client.messages import ReplicaPhase, ReplicaReport
 from ebbtide.pool.events import Body, SeatParked, SeatReady, SeatStopped
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.core.observe.observation import PARK_S, Limits, Seen
+from ebbtide_autoscaler.core.observe.observation import PARK_S, Limits, Observation
 
 DOING = {SeatState.PARKING: "while it parked", SeatState.WARM: "while it was warm", SeatState.WAKING: "while it woke"}
 
 
-def has_parked(seat: SeatRecord, seen: Seen) -> bool:
+def has_parked(seat: SeatRecord, seen: Observation) -> bool:
     """Whether the seat's replica has said, since it was told to, that it holds nothing on any GPU."""
     report = _since(seat, seen)
     return report is not None and report.phase is ReplicaPhase.PARKED and report.lease_epoch == seat.epoch
 
 
-def parks(state: PoolState, seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> Body | None:
+def parks(state: PoolState, seat: SeatRecord, seen: Observation, now_s: float, limits: Limits) -> Body | None:
     """The next fact of a seat in one of ``SEAT_PARKS``."""
     why = _ended(seat, seen, now_s, limits)
     if why:
@@ -38,14 +38,14 @@ def _woke(seat: SeatRecord, report: ReplicaReport) -> bool:
     return report.phase is ReplicaPhase.READY and report.lease_epoch == seat.epoch
 
 
-def _since(seat: SeatRecord, seen: Seen) -> ReplicaReport | None:
+def _since(seat: SeatRecord, seen: Observation) -> ReplicaReport | None:
     """What the very replica that is meant has said since the seat came into its state."""
     heard = seen.replicas.get(seat.id)
     ours = heard is not None and heard.at_s > seat.since_s and heard.report.replica == seat.replica
     return heard.report if heard is not None and ours else None
 
 
-def _ended(seat: SeatRecord, seen: Seen, now_s: float, limits: Limits) -> str:
+def _ended(seat: SeatRecord, seen: Observation, now_s: float, limits: Limits) -> str:
     """Why the replica cannot go on; empty if it can."""
     doing, report, heard = DOING[seat.state], _since(seat, seen), seen.replicas.get(seat.id)
     if report is not None and report.error:

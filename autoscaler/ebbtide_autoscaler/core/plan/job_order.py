@@ -3,7 +3,7 @@
 from ebbtide.pool.state import JobRecord
 
 
-def turn(job: JobRecord) -> tuple[float, float, int]:
+def job_order(job: JobRecord) -> tuple[float, float, int]:
     """Where a job stands in line: less comes first. Its name means nothing."""
     # guard: jobs have their turn by priority, then as they came
     return -job.spec.priority, job.submitted_s, job.submission

@@ -10,7 +10,7 @@ from itertools import chain, islice, repeat
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SharedReason:
     """One reason for those from ``begin`` up to ``end``, but for the ones that are told something else."""
 
     names: Sequence[str]
@@ -24,16 +24,16 @@ class Alike:
         return zip((one for one in names if one not in self.others) if self.others else names, repeat(self.why))
 
 
-class Waits(Collection[tuple[str, str]]):
+class PendingReasons(Collection[tuple[str, str]]):
     """Names, each with why nothing is done for it; made once, and equal to any other collection of the same."""
 
     __slots__ = ("_pieces",)
 
-    def __init__(self, pieces: Iterable[tuple[str, str] | Alike] = ()) -> None:
+    def __init__(self, pieces: Iterable[tuple[str, str] | SharedReason] = ()) -> None:
         self._pieces = tuple(pieces)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return chain.from_iterable(one if isinstance(one, Alike) else (one,) for one in self._pieces)
+        return chain.from_iterable(one if isinstance(one, SharedReason) else (one,) for one in self._pieces)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -10,17 +10,17 @@ from ebbtide.pool.subject import subject
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.plan.fair_share import Shares
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
-from ebbtide_autoscaler.core.plan.pending_reasons import Alike
+from ebbtide_autoscaler.core.plan.pending_reasons import SharedReason
 from ebbtide_autoscaler.core.plan.shortfall import Shortfall
 
 
 @dataclass(slots=True)
-class Draft:
+class Plan:
     """Free slots that nobody has been promised yet, the moves so far, and why others wait."""
 
     free: FreeSlots
     moves: list[Move] = field(default_factory=list)
-    waits: list[tuple[str, str] | Alike] = field(default_factory=list)
+    waits: list[tuple[str, str] | SharedReason] = field(default_factory=list)
     shortfall: Shortfall = field(default_factory=Shortfall)  # slots that replicas need and nobody has free
     owed: list[SlotId] = field(default_factory=list)  # free slots kept for jobs that may never lose all of theirs
     minima: Mapping[JobName, int] = field(default_factory=dict)  # how many each of those jobs is owed

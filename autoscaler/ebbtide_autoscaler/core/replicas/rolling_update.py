@@ -9,79 +9,81 @@ from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
 from ebbtide.pool.ids import EndpointName, SeatId, endpoint_of
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
-from ebbtide_autoscaler.core.demand.replica_target import COMING, COMING_OR_READY, Want
+from ebbtide_autoscaler.core.demand.replica_target import COMING, COMING_OR_READY, ReplicaTarget
 from ebbtide_autoscaler.core.jobs.reclaim import room_for
 from ebbtide_autoscaler.core.plan.outdated import is_on_draining, stale_seats, why_outdated
-from ebbtide_autoscaler.core.plan.plan import Draft
-from ebbtide_autoscaler.core.replicas.slot_shortage import note_lack
-from ebbtide_autoscaler.core.replicas.start_backoff import Tries, tries
+from ebbtide_autoscaler.core.plan.plan import Plan
+from ebbtide_autoscaler.core.replicas.slot_shortage import record_shortage
+from ebbtide_autoscaler.core.replicas.start_backoff import StartAttempts, start_attempts
 
 LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.STOPPING})
 
 
-def replace_outdated(now_s: float, state: PoolState, want: Want, draft: Draft) -> None:
+def replace_outdated(now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan) -> None:
     """The next step towards an endpoint without outdated replicas; nothing where the policy has moved already."""
-    if not state.draining and not stale_seats(state, want.endpoint):
+    if not state.draining and not stale_seats(state, target.endpoint):
         return
-    seats = [seat for seat in state.seats_of(want.endpoint) if seat.state in COMING_OR_READY | LEAVING]
+    seats = [seat for seat in state.seats_of(target.endpoint) if seat.state in COMING_OR_READY | LEAVING]
     here = [seat for seat in seats if seat.state in COMING_OR_READY]
     outdated = sorted((s for s in here if why_outdated(state, s)), key=lambda s: not is_on_draining(state, s))
     for seat in outdated:
         # guard: a replica that starts on a draining node stops at once
         if seat.state in COMING and is_on_draining(state, seat):
-            draft.moves.append(DrainSeat(seat.id, why_outdated(state, seat)))
+            plan.moves.append(DrainSeat(seat.id, why_outdated(state, seat)))
     serving = [seat for seat in outdated if seat.state is SeatState.READY]
     if (
         not serving
-        or not state.endpoints[want.endpoint].spec.replicas_max
-        or _moved(want.endpoint, draft)  # guard: an endpoint has one move in a decision
-        or want.want < want.now
+        or not state.endpoints[target.endpoint].spec.replicas_max
+        or _moved(target.endpoint, plan)  # guard: an endpoint has one move in a decision
+        or target.replicas < target.now
     ):
         return
-    draft.waits_until(now_s)
+    plan.waits_until(now_s)
     first, must = serving[0], is_on_draining(state, serving[0])
     if any(seat.state in COMING for seat in here):  # guard: no replica is replaced while another one starts
-        draft.waits.append((first.id, f"{why_outdated(state, first)}; waits for the replica that starts"))
+        plan.waits.append((first.id, f"{why_outdated(state, first)}; waits for the replica that starts"))
         return
     if not must and (
-        want.want > want.now  # guard: demand goes before replacement
-        or not want.known  # guard: no replica is replaced while gateways are silent
+        target.replicas > target.now  # guard: demand goes before replacement
+        or not target.known  # guard: no replica is replaced while gateways are silent
         or len(seats) > len(here)  # guard: no replica is replaced while another one leaves
     ):
         return  # demand first; and one at a time
-    limit = state.endpoints[want.endpoint].spec.replicas_max + len(outdated)
-    _replace(now_s, state, want, draft, first, tries(now_s, state, want.endpoint, limit))
+    limit = state.endpoints[target.endpoint].spec.replicas_max + len(outdated)
+    _replace(now_s, state, target, plan, first, start_attempts(now_s, state, target.endpoint, limit))
 
 
-def _moved(endpoint: EndpointName, draft: Draft) -> bool:
-    seats = [move.seat for move in draft.moves if isinstance(move, GrantSeat | DrainSeat | ParkSeat | WakeSeat)]
+def _moved(endpoint: EndpointName, plan: Plan) -> bool:
+    seats = [move.seat for move in plan.moves if isinstance(move, GrantSeat | DrainSeat | ParkSeat | WakeSeat)]
     return any(endpoint_of(seat) == endpoint for seat in seats)
 
 
-def _replace(now_s: float, state: PoolState, want: Want, draft: Draft, old: SeatRecord, found: Tries) -> None:
+def _replace(
+    now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan, old: SeatRecord, found: StartAttempts
+) -> None:
     why, must = why_outdated(state, old), is_on_draining(state, old)
-    count = state.endpoints[want.endpoint].spec.slots_per_replica
+    count = state.endpoints[target.endpoint].spec.slots_per_replica
     if found.failures and not found.seats:  # guard: a revision that does not come up replaces no replica
-        draft.waits.append((old.id, f"{why}; it stays, because its successor does not come up: {found.story()}"))
+        plan.waits.append((old.id, f"{why}; it stays, because its successor does not come up: {found.story()}"))
         return
     seat: SeatId | None = next(iter(found.seats), None)
-    if seat is not None and draft.free.fits(count):  # guard: a new replica comes first where there is a slot for it
-        slots = draft.free.for_replica(count)
+    if seat is not None and plan.free.fits(count):  # guard: a new replica comes first where there is a slot for it
+        slots = plan.free.for_replica(count)
         if slots:
-            draft.grant(GrantSeat(seat, slots, f"takes the place of {old.id}: {why}"))
+            plan.grant(GrantSeat(seat, slots, f"takes the place of {old.id}: {why}"))
         else:
-            draft.waits.append((old.id, f"{why}; its successor waits for its turn to be placed"))
+            plan.waits.append((old.id, f"{why}; its successor waits for its turn to be placed"))
         return
     if (  # guard: an old replica waits for room that there can be
         seat is not None
         and must
-        and room_for(state, draft, count)  # guard: an old replica waits for no room that there cannot be
+        and room_for(state, plan, count)  # guard: an old replica waits for no room that there cannot be
     ):
-        if want.want <= want.now:  # else its lack has been noted with the demand
-            note_lack(state, want, seat, draft)
-        draft.waits.append((old.id, f"{why}; waits until there is a slot for its successor"))
+        if target.replicas <= target.now:  # else its lack has been noted with the demand
+            record_shortage(state, target, seat, plan)
+        plan.waits.append((old.id, f"{why}; waits until there is a slot for its successor"))
         return
     if found.failures and not must:  # guard: no old replica is drained for a revision that does not come up
-        draft.waits.append((old.id, f"{why}; it stays until a slot is free for its successor: {found.story()}"))
+        plan.waits.append((old.id, f"{why}; it stays until a slot is free for its successor: {found.story()}"))
         return
-    draft.moves.append(DrainSeat(old.id, f"{why}; no slot is free for its successor first: its requests are held"))
+    plan.moves.append(DrainSeat(old.id, f"{why}; no slot is free for its successor first: its requests are held"))

@@ -13,26 +13,26 @@ from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import SeatId
 from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState, SeatRecord
-from ebbtide_autoscaler.core.demand.replica_target import Want
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget
+from ebbtide_autoscaler.core.plan.plan import Plan
 from ebbtide_autoscaler.core.replicas import start_backoff, warm_pool
-from ebbtide_autoscaler.core.replicas.slot_shortage import note_lack, note_more
-from ebbtide_autoscaler.core.replicas.start_backoff import Tries, tries
+from ebbtide_autoscaler.core.replicas.slot_shortage import record_further_shortage, record_shortage
+from ebbtide_autoscaler.core.replicas.start_backoff import StartAttempts, start_attempts
 from ebbtide_autoscaler.core.replicas.warm_pool import may_wake, seats_of_warm, wake
 
 
-def followed(state: PoolState) -> None:
+def refresh_lookups(state: PoolState) -> None:
     """Look at what a burst asks for in the ticks between bursts too: see ``warm_pool.followed``."""
-    warm_pool.followed(state)
-    start_backoff.followed(state)
+    warm_pool.refresh_lookups(state)
+    start_backoff.refresh_lookups(state)
 
 
 @dataclass(slots=True)
 class _Line:
     """What one endpoint wants, and how far it has come."""
 
-    want: Want
-    found: Tries
+    target: ReplicaTarget
+    found: StartAttempts
     may_wake: Iterator[SeatRecord]
     have: int  # replicas, with those that this decision wakes or grants slots
     used: int = 0  # of its cold seats
@@ -40,67 +40,67 @@ class _Line:
 
     def left(self) -> tuple[SeatId, ...]:
         """Cold seats that may start, as many as are still wanted."""
-        return self.found.seats[self.used :][: self.want.want - self.have]
+        return self.found.seats[self.used :][: self.target.replicas - self.have]
 
 
-def raise_by_turns(now_s: float, state: PoolState, wants: Sequence[Want], draft: Draft) -> None:
+def scale_up_round_robin(now_s: float, state: PoolState, wants: Sequence[ReplicaTarget], plan: Plan) -> None:
     """``wants``: of one priority, each for more replicas than there are.
 
     What is needed for what comes in goes first, whoever's it is; then room for more.
     """
     lines = []
-    for want in wants:
-        limit = state.endpoints[want.endpoint].spec.replicas_max + len(seats_of_warm(state, want.endpoint))
-        found = tries(now_s, state, want.endpoint, limit)
-        lines.append(_Line(want, found, may_wake(state, want.endpoint), want.now))
-    _raise(state, lines, lambda want: want.need, draft)
-    _raise(state, lines, lambda want: want.want, draft)
+    for target in wants:
+        limit = state.endpoints[target.endpoint].spec.replicas_max + len(seats_of_warm(state, target.endpoint))
+        found = start_attempts(now_s, state, target.endpoint, limit)
+        lines.append(_Line(target, found, may_wake(state, target.endpoint), target.now))
+    _raise(state, lines, lambda target: target.need, plan)
+    _raise(state, lines, lambda target: target.replicas, plan)
 
 
-def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[Want], int], draft: Draft) -> None:
+def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[ReplicaTarget], int], plan: Plan) -> None:
     """All to this goal: first those that need no other slots than their own, then the others by turns."""
     turns: list[tuple[float, int]] = []  # share of what it is for, place in `lines`
     for place, line in enumerate(lines):
-        least = goal(line.want)
+        least = goal(line.target)
         if line.have < least and not line.lacks:
-            line.have += wake(line.want, line.may_wake, least - line.have, state, draft)
+            line.have += wake(line.target, line.may_wake, least - line.have, state, plan)
             turns.append((line.have / least, place))
     heapify(turns)
     while turns:
         _, place = heappop(turns)
         line = lines[place]
-        want, least = line.want, goal(line.want)
+        target, least = line.target, goal(line.target)
         if line.have >= least:
             continue
-        slots = draft.free.for_replica(state.endpoints[want.endpoint].spec.slots_per_replica)
+        slots = plan.free.for_replica(state.endpoints[target.endpoint].spec.slots_per_replica)
         if line.used < len(line.found.seats) and slots:
-            why = f"{want.reason}: {many(want.want, 'replica')} instead of {want.now}"
-            draft.grant(GrantSeat(line.found.seats[line.used], slots, why))
+            why = f"{target.reason}: {many(target.replicas, 'replica')} instead of {target.now}"
+            plan.grant(GrantSeat(line.found.seats[line.used], slots, why))
             line.used, line.have = line.used + 1, line.have + 1
             heappush(turns, (line.have / least, place))
         else:
             line.lacks = True
-            _lack(state, line, draft)
+            _lack(state, line, plan)
 
 
-def _lack(state: PoolState, line: _Line, draft: Draft) -> None:
+def _lack(state: PoolState, line: _Line, plan: Plan) -> None:
     """None of its further replicas can be placed now."""
-    want, found, seats = line.want, line.found, line.left()
-    if len(seats) < want.want - line.have:
+    target, found, seats = line.target, line.found, line.left()
+    if len(seats) < target.replicas - line.have:
         why = found.story() if found.failures else "all its seats are taken"
-        draft.waits.append((want.endpoint, f"{want.reason}; {why}"))
+        plan.waits.append((target.endpoint, f"{target.reason}; {why}"))
     if not seats:
         return
-    count = state.endpoints[want.endpoint].spec.slots_per_replica
+    count = state.endpoints[target.endpoint].spec.slots_per_replica
     # guard: jobs step aside for a failing seat less and less often
-    if found.disturb_in_s and not draft.free.fits(count):
+    if found.disturb_in_s and not plan.free.fits(count):
         no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
-        why = f"{want.reason}; {found.story()} when a slot is free, {no_job}"
-        draft.waits += [(seat, why) for seat in seats]
+        why = f"{target.reason}; {found.story()} when a slot is free, {no_job}"
+        plan.waits += [(seat, why) for seat in seats]
         return
-    draft.denied.append(want.endpoint)
-    draft.best |= {slot for one in seats_of_warm(state, want.endpoint) for slot in one.slots}
+    plan.denied.append(target.endpoint)
+    plan.best |= {slot for one in seats_of_warm(state, target.endpoint) for slot in one.slots}
     for number, seat in enumerate(seats):
-        if not note_lack(state, want, seat, draft):
-            note_more(state, want, seats[number + 1 :], draft)
+        if not record_shortage(state, target, seat, plan):
+            record_further_shortage(state, target, seats[number + 1 :], plan)
             return

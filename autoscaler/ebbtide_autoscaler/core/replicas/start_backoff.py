@@ -20,7 +20,7 @@ DISTURB_MAX_S = 600.0  # longest wait before a job steps aside for it: some seco
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class StartAttempts:
     """``seats`` may start now; the rest is about those that may not, or not at the cost of a job."""
 
     seats: tuple[SeatId, ...]
@@ -35,20 +35,20 @@ class Tries:
         return f"its start failed {many(self.failures, 'time')} in a row ({self.why[:200]}); {when}"
 
 
-def followed(state: PoolState) -> None:
-    """Look at what ``tries`` asks for: see ``warm_pool.followed``."""
+def refresh_lookups(state: PoolState) -> None:
+    """Look at what ``start_attempts`` asks for: see ``warm_pool.followed``."""
     _taken(state.seats)
     _failed(state.seats)
 
 
-def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> Tries:
+def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> StartAttempts:
     """The seats 0..``limit``-1 of ``endpoint`` that may start now."""
     names, taken = _names(endpoint, 1 << limit.bit_length())[:limit], _taken(state.seats).get(endpoint, {})
     cold = [name for name in names if name not in taken]
     revision = state.endpoints[endpoint].spec.revision
     failing = [seat for seat in _failed(state.seats).get(endpoint, {}).values() if _fails(now_s, seat, revision)]
     if not failing:
-        return Tries(tuple(cold))
+        return StartAttempts(tuple(cold))
     known = {seat.id: seat for seat in state.seats_of(endpoint)}
     last = max(failing, key=lambda seat: seat.since_s)
     count = sum(seat.failures for seat in failing)
@@ -59,7 +59,7 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
             seat.id: left for seat in failing if (left := _left_s(now_s, seat.since_s, seat.failures, BACKOFF_MAX_S))
         }
         free = tuple(name for name in cold if name not in held)
-        return Tries(free, min(held.values(), default=0.0), 0.0, last.failures, last.last_error)
+        return StartAttempts(free, min(held.values(), default=0.0), 0.0, last.failures, last.last_error)
     wait_s = _left_s(now_s, last.since_s, count, BACKOFF_MAX_S)
     disturb_in_s = _left_s(now_s, last.since_s, count, DISTURB_MAX_S)
     trying = any(seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.STOPPING) for seat in known.values())
@@ -73,7 +73,7 @@ def tries(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) ->
         )
         else (best,)
     )
-    return Tries(may, wait_s, disturb_in_s, count, last.last_error)
+    return StartAttempts(may, wait_s, disturb_in_s, count, last.last_error)
 
 
 @grouped(order=number_of)

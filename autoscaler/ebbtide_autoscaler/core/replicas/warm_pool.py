@@ -16,14 +16,14 @@ from ebbtide.pool.lookup.index import remembered
 from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler.core.demand.replica_target import Want, warm_count
+from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget, warm_count
 from ebbtide_autoscaler.core.plan.outdated import node_of_seat, stale_seats, why_outdated
-from ebbtide_autoscaler.core.plan.plan import Draft
+from ebbtide_autoscaler.core.plan.plan import Plan
 
 AGAIN_S = 600.0  # after a replica failed to park or to wake: whatever was wrong is worth one try in ten minutes
 
 
-def followed(state: PoolState) -> None:
+def refresh_lookups(state: PoolState) -> None:
     """Look at what a rising endpoint asks for: else the first tick of a burst works off all that has changed since."""
     _seats_of_warm(state.seats)
     _may_wake(state.seats)
@@ -39,7 +39,7 @@ def may_wake(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
     return iter(_may_wake(state.seats).get(endpoint, {}).values())
 
 
-def wake(want: Want, sleeping: Iterator[SeatRecord], most: int, state: PoolState, draft: Draft) -> int:
+def wake(target: ReplicaTarget, sleeping: Iterator[SeatRecord], most: int, state: PoolState, plan: Plan) -> int:
     """Wake the next warm replicas whose slots are free, up to ``most``.
 
     Says how many need no other slots, those still parking included.
@@ -47,18 +47,18 @@ def wake(want: Want, sleeping: Iterator[SeatRecord], most: int, state: PoolState
     found = 0
     while found < most and (seat := next(sleeping, None)):
         parking = seat.state is SeatState.PARKING
-        if not (parking or draft.free.has(seat.slots)) or why_outdated(state, seat):
+        if not (parking or plan.free.has(seat.slots)) or why_outdated(state, seat):
             continue
         if parking:
-            draft.waits.append((seat.id, f"{want.reason}; it wakes as soon as it has parked"))
+            plan.waits.append((seat.id, f"{target.reason}; it wakes as soon as it has parked"))
         else:
-            reason = f"{want.reason}: {many(want.want, 'replica')} instead of {want.now}, and it is warm"
-            draft.wake(WakeSeat(seat.id, reason), seat.slots)
+            reason = f"{target.reason}: {many(target.replicas, 'replica')} instead of {target.now}, and it is warm"
+            plan.wake(WakeSeat(seat.id, reason), seat.slots)
         found += 1
     return found
 
 
-def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft) -> str:
+def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, plan: Plan) -> str:
     """Why a replica that is not wanted any more has to end; empty if it may stay warm."""
     record = state.endpoints[seat.endpoint]
     if not seat.fenced:
@@ -68,44 +68,44 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, draft: Draft)
     if record.park_failed_s and now_s - record.park_failed_s < AGAIN_S:
         return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
     others = _to_stay_warm(state.seats).get(seat.endpoint, 0)
-    parks = [state.seats[move.seat] for move in draft.moves if isinstance(move, ParkSeat)]
+    parks = [state.seats[move.seat] for move in plan.moves if isinstance(move, ParkSeat)]
     warm = others + sum(one.endpoint == seat.endpoint for one in parks)
     if warm >= record.spec.warm_replicas:
         return f"{warm} of {record.spec.warm_replicas} are warm already"
     node = node_of_seat(seat)
     promised = sum(one.park_bytes for one in parks if node_of_seat(one) == node)
-    of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, draft)[node]
+    of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, plan)[node]
     needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
     if needed > state.nodes.get(node, 0):  # guard: a replica stays warm only where there is host memory for it
         return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
     return ""
 
 
-def park_or_drain(now_s: float, state: PoolState, seat: SeatRecord, reason: str, draft: Draft) -> None:
+def park_or_drain(now_s: float, state: PoolState, seat: SeatRecord, reason: str, plan: Plan) -> None:
     """Have a ready replica leave its slots: it stays warm if its endpoint has such, and it can."""
     if state.endpoints[seat.endpoint].spec.warm_replicas:
-        why_not = why_not_park(now_s, state, seat, draft)
+        why_not = why_not_park(now_s, state, seat, plan)
         if not why_not:
-            draft.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
+            plan.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
             return
         reason = f"{reason}; it ends, for it cannot stay warm: {why_not}"
-    draft.moves.append(DrainSeat(seat.id, reason))
+    plan.moves.append(DrainSeat(seat.id, reason))
 
 
-def give_way(state: PoolState, draft: Draft) -> None:
+def end_surplus_warm(state: PoolState, plan: Plan) -> None:
     """End warm replicas that nobody may wake any more, that are too many, or whose memory a job may need."""
     warm = _warm(state.seats)
     if not warm:
         return
-    too_many, too_much = not _all_may_stay(state), not _memory_does(state, draft)
+    too_many, too_much = not _all_may_stay(state), not _memory_does(state, plan)
     if not too_many and not too_much:
         return
-    moved = draft.moved()
+    moved = plan.moved()
     kept = [one for one in warm.values() if one.id not in moved]
     if too_many:
-        kept = _without_surplus(state, draft, kept)
+        kept = _without_surplus(state, plan, kept)
     if too_much:
-        _return_memory(state, draft, kept)
+        _return_memory(state, plan, kept)
 
 
 def _all_may_stay(state: PoolState) -> bool:
@@ -115,12 +115,12 @@ def _all_may_stay(state: PoolState) -> bool:
     return few and not state.draining and not any(stale_seats(state, name) for name in counts)
 
 
-def _memory_does(state: PoolState, draft: Draft) -> bool:
+def _memory_does(state: PoolState, plan: Plan) -> bool:
     """Whether no node lends more than it has, with what this decision has granted: likewise."""
     of_jobs, of_seats = _of_gangs(state.jobs), index.warm_bytes(state.seats)
     if _too_full(of_jobs, of_seats, state.nodes):
         return False
-    new = _of_grants(state, draft)
+    new = _of_grants(state, plan)
     lent = {node: of_seats[node] + of_jobs.get(node, 0) for node in new if node in of_seats}
     return all(bytes_ + new[node] <= state.nodes.get(node, 0) for node, bytes_ in lent.items())
 
@@ -134,7 +134,7 @@ def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nod
     return any(jobs.get(node, 0) + lent > has.get(node, 0) for node, lent in of_seats.items())
 
 
-def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> list[SeatRecord]:
+def _without_surplus(state: PoolState, plan: Plan, warm: list[SeatRecord]) -> list[SeatRecord]:
     """Those that stay; the others end."""
     left = Counter({name: state.endpoints[name].spec.warm_replicas for name in {one.endpoint for one in warm}})
     kept: list[SeatRecord] = []
@@ -143,7 +143,7 @@ def _without_surplus(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> 
         if not why and not left[seat.endpoint]:
             why = f"the file asks for {state.endpoints[seat.endpoint].spec.warm_replicas} warm replicas"
         if why:
-            draft.moves.append(DrainSeat(seat.id, why))
+            plan.moves.append(DrainSeat(seat.id, why))
         else:
             left[seat.endpoint] -= 1
             kept.append(seat)
@@ -177,8 +177,8 @@ def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
     return sorted(warm, key=lambda one: (not free.issuperset(one.slots), one.id))
 
 
-def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> None:
-    used, ending = _of_jobs(state, draft), draft.moved()
+def _return_memory(state: PoolState, plan: Plan, warm: list[SeatRecord]) -> None:
+    used, ending = _of_jobs(state, plan), plan.moved()
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
             used[node_of_seat(one)] += one.park_bytes
@@ -186,7 +186,7 @@ def _return_memory(state: PoolState, draft: Draft, warm: list[SeatRecord]) -> No
         node = node_of_seat(seat)
         if used[node] > state.nodes.get(node, 0):
             why = f"its {seat.park_bytes} bytes of host memory are needed, since jobs on node {node[:8]} go first"
-            draft.moves.append(DrainSeat(seat.id, why))
+            plan.moves.append(DrainSeat(seat.id, why))
             used[node] -= seat.park_bytes
 
 
@@ -196,15 +196,15 @@ def _of_gangs(job: JobRecord) -> Mapping[NodeId, int] | None:
     return index.on_nodes(job.gang, job.spec.host_bytes_per_worker) if may_park else None
 
 
-def _of_jobs(state: PoolState, draft: Draft) -> Counter[NodeId]:
+def _of_jobs(state: PoolState, plan: Plan) -> Counter[NodeId]:
     """Host memory that jobs may need where they are, or are about to be, by node."""
-    return Counter(_of_gangs(state.jobs)) + _of_grants(state, draft)
+    return Counter(_of_gangs(state.jobs)) + _of_grants(state, plan)
 
 
-def _of_grants(state: PoolState, draft: Draft) -> Counter[NodeId]:
+def _of_grants(state: PoolState, plan: Plan) -> Counter[NodeId]:
     """Of that, what jobs may need where they are about to be."""
     found: Counter[NodeId] = Counter()
-    for move in draft.moves:
+    for move in plan.moves:
         if isinstance(move, GrantJob) and state.jobs[move.job].spec.in_place:
             found.update(index.on_nodes(move.slots, state.jobs[move.job].spec.host_bytes_per_worker))
     return found

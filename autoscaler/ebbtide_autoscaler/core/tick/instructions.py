@@ -14,7 +14,7 @@ from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.rules.record_retention import may_come_back
 from ebbtide.pool.state import PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import SEAT_PARKS, SeatState, SlotState
-from ebbtide_autoscaler.core.observe.observation import PARK_S, FenceView, Seen
+from ebbtide_autoscaler.core.observe.observation import PARK_S, FenceView, Observation
 
 KILL_MARGIN_S = 5.0  # after a limit passed: the orderly way out still gets this long before a SIGKILL
 
@@ -73,12 +73,12 @@ class RestoreJob:
 Instruction: TypeAlias = HoldFence | DropFence | OpenSeat | CloseSeat | KillReplica | KillHolder | RestoreJob
 
 
-def instruct(state: PoolState, seen: Seen, now_s: float) -> tuple[Instruction, ...]:
+def instruct(state: PoolState, seen: Observation, now_s: float) -> tuple[Instruction, ...]:
     """Everything that is to be done and not yet seen done."""
     return (*_fences(state, seen), *_seats(state, seen, now_s), *_kills(state, seen, now_s), *_restores(state, seen))
 
 
-def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
+def _fences(state: PoolState, seen: Observation) -> Iterator[Instruction]:
     opening = in_state(state.slots, SlotState.OPENING)
     open_now = {node for slot, node in opening.items() if _fence(seen, slot) is not FenceView.HELD}
     ours = [record for record in _unfenced(state, seen) if _ours_to_fence(state, seen, record)]
@@ -98,11 +98,11 @@ def _fences(state: PoolState, seen: Seen) -> Iterator[Instruction]:
             yield HoldFence(record.slot.id)
 
 
-def _fence(seen: Seen, slot: SlotId) -> FenceView:
+def _fence(seen: Observation, slot: SlotId) -> FenceView:
     return seen.fences.get(slot, FenceView.ABSENT)
 
 
-def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
+def _unfenced(state: PoolState, seen: Observation) -> list[SlotRecord]:
     """Slots without a fence on which no replica is being placed.
 
     Not those whose fence was just refused: somebody holds their GPU, though it may be a stranger.
@@ -117,7 +117,7 @@ def _unfenced(state: PoolState, seen: Seen) -> list[SlotRecord]:
 class _Calm:
     """Nodes where a logical GPU that gets free can only go to the replica that is to have it; worked out when asked."""
 
-    def __init__(self, state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> None:
+    def __init__(self, state: PoolState, seen: Observation, ours: Sequence[SlotRecord]) -> None:
         """``ours``: slots whose fence is still to be got."""
         self._state, self._seen, self._ours = state, seen, ours
         self._uneasy: frozenset[NodeId] | None = None
@@ -129,7 +129,7 @@ class _Calm:
         return node not in self._uneasy
 
 
-def _uneasy(state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> frozenset[NodeId]:
+def _uneasy(state: PoolState, seen: Observation, ours: Sequence[SlotRecord]) -> frozenset[NodeId]:
     """Nodes on which somebody else may take a logical GPU that gets free."""
     haunting = [state.seats.get(seat) for seat, actors in seen.living.items() if actors]
     haunting = [seat for seat in haunting if seat is None or not seat.fenced]  # these take no logical GPU
@@ -146,7 +146,7 @@ def _uneasy(state: PoolState, seen: Seen, ours: Sequence[SlotRecord]) -> frozens
     return frozenset({*seen.fencing, *(record.slot.node for record in ours), *slots, *leaving})
 
 
-def _returns(seen: Seen, seat: SeatRecord) -> bool:
+def _returns(seen: Observation, seat: SeatRecord) -> bool:
     """Whether the replica of ``seat`` died and the one that Serve starts in its place has not landed yet."""
     if seat.state is not SeatState.STARTING or seat.replica or seat.fenced:
         return False
@@ -154,7 +154,7 @@ def _returns(seen: Seen, seat: SeatRecord) -> bool:
     return heard is None or heard.at_s <= seat.since_s or heard.report.lease_epoch != seat.epoch
 
 
-def _leaving(state: PoolState, seen: Seen, seat: SeatRecord) -> list[SlotRecord]:
+def _leaving(state: PoolState, seen: Observation, seat: SeatRecord) -> list[SlotRecord]:
     """Slots whose replica is on its way out: their logical GPUs get free at any moment, and are in no fence yet."""
     if (
         seat.state is not SeatState.STOPPING  # guard: no fence is removed while a replica leaves the node
@@ -165,7 +165,7 @@ def _leaving(state: PoolState, seen: Seen, seat: SeatRecord) -> list[SlotRecord]
     return [record for record in mine if record.occupant == seat.id and record.state is not SlotState.OPENING]
 
 
-def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
+def _ours_to_fence(state: PoolState, seen: Observation, record: SlotRecord) -> bool:
     """Whether the slot's logical GPU ought to be held by our fence and not by a replica's actor."""
     if record.state is SlotState.LOST:  # guard: no fence is asked for on a dead node
         return False
@@ -180,7 +180,7 @@ def _ours_to_fence(state: PoolState, seen: Seen, record: SlotRecord) -> bool:
     return record.state is SlotState.RECLAIMING and left
 
 
-def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
+def _seats(state: PoolState, seen: Observation, now_s: float) -> Iterator[Instruction]:
     for seat in state.seats.values():
         # guard: no replica is asked for before its fences are gone
         if seat.state is SeatState.PLACING and not _open(seat, seen):
@@ -196,11 +196,11 @@ def _seats(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
                 yield KillReplica(seat.id, actor)
 
 
-def _open(seat: SeatRecord, seen: Seen) -> bool:
+def _open(seat: SeatRecord, seen: Observation) -> bool:
     return seat.fenced or all(seen.fences.get(slot, FenceView.ABSENT) is not FenceView.HELD for slot in seat.slots)
 
 
-def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
+def _kills(state: PoolState, seen: Observation, now_s: float) -> Iterator[Instruction]:
     for slot in sorted(in_state(state.slots, SlotState.RECLAIMING), key=place_of):
         record = state.slots[slot]
         job = state.jobs.get(JobName(str(record.occupant)))
@@ -215,7 +215,7 @@ def _kills(state: PoolState, seen: Seen, now_s: float) -> Iterator[Instruction]:
             yield KillHolder(record.slot.id, record.epoch)
 
 
-def _restores(state: PoolState, seen: Seen) -> Iterator[Instruction]:
+def _restores(state: PoolState, seen: Observation) -> Iterator[Instruction]:
     for name, job in state.jobs.items():
         if (
             name in seen.restorable  # guard: only a job whose submission is kept is restored

@@ -16,10 +16,10 @@ from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.jobs.holds import why_held
-from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, asides
+from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, preemption_costs
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
-from ebbtide_autoscaler.core.observe.derive import advance
-from ebbtide_autoscaler.core.observe.observation import Limits, Seen
+from ebbtide_autoscaler.core.observe.derive import derive_facts
+from ebbtide_autoscaler.core.observe.observation import Limits, Observation
 from ebbtide_autoscaler.core.observe.observe import as_if_ours, traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 
@@ -37,7 +37,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class TickSettings:
     """The parts of the configuration that a step needs.
 
     ``frozen``: facts are kept, but nothing is decided. ``observe``: it is decided as if all slots that nobody holds
@@ -51,7 +51,7 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TickResult:
     """What a step came to.
 
     Attributes:
@@ -66,16 +66,16 @@ class Step:
     refused: tuple[tuple[Body, str], ...]
 
 
-def step(
+def tick(
     world: World,
-    seen: Seen,
+    seen: Observation,
     inbox: tuple[Body, ...],
     now_s: float,
-    knobs: Knobs,
+    knobs: TickSettings,
     outlooks: Mapping[EndpointName, Outlook] = MappingProxyType({}),
     cache: IdleCache | None = None,
     signals: Mapping[EndpointName, EndpointSignals] | None = None,
-) -> Step:
+) -> TickResult:
     """Take in what was submitted and seen, then decide; ``cache`` as in `decide`.
 
     ``signals``: the traffic of ``world`` where the caller has it at hand; it is made anew only after an event.
@@ -86,7 +86,7 @@ def step(
     writer = _Writer(world, now_s)
     writer.write(inbox)
     for _ in range(ROUNDS_MAX):
-        if not writer.write(advance(writer.world.state, seen, now_s, knobs.limits)):
+        if not writer.write(derive_facts(writer.world.state, seen, now_s, knobs.limits)):
             break
     decision = Decision()
     state = writer.world.state
@@ -98,7 +98,7 @@ def step(
         known = writer.world.memory
         if signals is None or writer.world.state is not world.state:
             signals = traffic(state, seen, now_s)
-        snapshot = shown(state, seen, now_s, known, knobs.policy, signals, outlooks)
+        snapshot = snapshot_of(state, seen, now_s, known, knobs.policy, signals, outlooks)
         decision, memory = decide(now_s, snapshot, known, knobs.policy, cache=cache)
         if not knobs.observe:  # guard: an observing pool moves nothing
             writer.write(decision.moves)
@@ -107,12 +107,12 @@ def step(
     if writer.events:
         # guard: the whole state is checked at the end of a tick
         check(writer.world.state)  # all of it: each event was checked by what it changed
-    return Step(tuple(writer.events), writer.world, decision, tuple(writer.refused))
+    return TickResult(tuple(writer.events), writer.world, decision, tuple(writer.refused))
 
 
-def shown(
+def snapshot_of(
     state: PoolState,
-    seen: Seen,
+    seen: Observation,
     now_s: float,
     memory: Memory,
     policy: PolicyConfig,
@@ -121,7 +121,7 @@ def shown(
 ) -> Snapshot:
     """What the policy is shown."""
     usual_s = expected_s(memory.away, now_s, park_first=policy.park_first)
-    ways = asides(state, seen, restart_s=policy.restart_cost_s, expected_s=usual_s, states=MAY_STEP_ASIDE)
+    ways = preemption_costs(state, seen, restart_s=policy.restart_cost_s, expected_s=usual_s, states=MAY_STEP_ASIDE)
     return Snapshot(state, signals, ways, outlooks)
 
 

@@ -33,7 +33,7 @@ IDLE_S = 60.0  # a region that was lent a moment ago has no borrower yet: it is 
 _log = logging.getLogger(__name__)
 
 
-class Hosting:
+class RegionLender:
     """The regions of one node. Safe to use from several threads; only one process may have a folder."""
 
     def __init__(

@@ -18,7 +18,7 @@ from ebbtide.ledger.reader import identity, survey
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.checkpoints.dcp.dcp_export import export as write
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import Listed, RunCheckpoints
-from ebbtide.storage.checkpoints.manager.resume_decision import go_on_from
+from ebbtide.storage.checkpoints.manager.resume_decision import resume_from
 from ebbtide.storage.checkpoints.manager.verification import verify as damage_of
 from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths, run_paths
 from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts, run_leases
@@ -98,7 +98,7 @@ def use(*, job: str, which: str, where: StoreOptions, as_json: bool) -> None:
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
         who = f"{getpass.getuser()} on {this_process()}"
-        decided = go_on_from(_checkpoints(paths), wanted, who=who, now_s=time.time(), ledger=_ledger(where))
+        decided = resume_from(_checkpoints(paths), wanted, who=who, now_s=time.time(), ledger=_ledger(where))
     if as_json:
         instead_of = None if decided.instead_of is None else str(decided.instead_of)
         print_json({"job": job, "checkpoint": str(wanted), "instead_of": instead_of, "lost_steps": decided.lost_steps})

@@ -20,7 +20,7 @@ from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import console, json_option, print_json, warn
 from ebbtide.client.cluster_record import NoPool, load_cluster
 from ebbtide.diagnostics.doctor.bandwidth_check import BandwidthReading, measure_bandwidth
-from ebbtide.diagnostics.doctor.doctor_report import POOL_BYTES, Report, Wishes, examine
+from ebbtide.diagnostics.doctor.doctor_report import POOL_BYTES, DoctorOptions, Report, examine
 from ebbtide.diagnostics.doctor.findings import Finding, Verdict, by_verdict
 from ebbtide.diagnostics.doctor.rdma_check import read_rdma
 from ebbtide.diagnostics.host.deadline import NoAnswer, within
@@ -102,7 +102,7 @@ def doctor(
         raise BadInput(
             f"--probe-bytes {probe_bytes}: a file of less than 1 MiB tells nothing; --no-probe leaves it out"
         )
-    wishes = Wishes(
+    wishes = DoctorOptions(
         directory=_directory(directory or shared_dir),
         probe_bytes=0 if no_probe else probe_bytes,
         expect_gbps=expect_gbps,

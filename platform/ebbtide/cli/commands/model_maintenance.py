@@ -17,10 +17,10 @@ from ebbtide.storage.maintenance.garbage_collection import Collected, collect, f
 from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, Verdict, plan
 from ebbtide.storage.maintenance.scrub import scrub
 from ebbtide.storage.models.importer.import_records import ImportRecords
-from ebbtide.storage.models.registry.derived_artifacts import NotNeeded, give_up_derived, not_needed, without
+from ebbtide.storage.models.registry.derived_artifacts import UnusedName, delete_unused, unused_names, without
 from ebbtide.storage.models.registry.derived_names import FLAT, model_of
-from ebbtide.storage.models.registry.model_names import SHORT_ID, Wanted, find
-from ebbtide.storage.models.registry.model_repair import mend
+from ebbtide.storage.models.registry.model_names import SHORT_ID, ModelQuery, find
+from ebbtide.storage.models.registry.model_repair import repair_model
 from ebbtide.storage.models.sources.source_factory import open_source
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
@@ -72,7 +72,7 @@ def verify(
         ctx.exit(CommandFailed.exit_code)
 
 
-def _verify(store: ObjectStore, wanted: Wanted, deep: bool, bar: TransferBar) -> dict[str, Any]:
+def _verify(store: ObjectStore, wanted: ModelQuery, deep: bool, bar: TransferBar) -> dict[str, Any]:
     damage: list[dict[str, Any]] = []
     size = 0
     try:
@@ -87,7 +87,7 @@ def _verify(store: ObjectStore, wanted: Wanted, deep: bool, bar: TransferBar) ->
     return {"model": str(wanted), "object": wanted.object, "size_bytes": size, "damage": damage}
 
 
-def _all_models(store: ObjectStore) -> list[Wanted]:
+def _all_models(store: ObjectStore) -> list[ModelQuery]:
     """Each object once, by the first of its names; forms that engines load among them."""
     names = {ref.object: ref for ref in reversed(store.refs.list())}
     found = []
@@ -99,7 +99,7 @@ def _all_models(store: ObjectStore) -> list[Wanted]:
             continue
         except Corrupt:
             pass  # told by the scrub
-        found.append(Wanted(target, names.get(target)))
+        found.append(ModelQuery(target, names.get(target)))
     return sorted(found, key=str)
 
 
@@ -122,7 +122,7 @@ def repair(*, name: str, source: str | None, where: StoreOptions, as_json: bool)
     store = open_store(where)
     with told(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
         found = find(store, name)
-        done = mend(store, found.object, open_source(source) if source else None, told=bar.show)
+        done = repair_model(store, found.object, open_source(source) if source else None, told=bar.show)
     if as_json:
         print_json({"model": str(found), "object": found.object, **asdict(done)})
     elif not done.damage:
@@ -154,7 +154,7 @@ def gc(
     allowed = Grace(unused_s=unused) if grace is None else Grace(object_s=grace, work_s=grace, unused_s=unused)
     with told():
         found = survey(store.ports, judge=not dry_run)  # first: it buries dead holders of models
-        names = not_needed(store, allowed) if dry_run else give_up_derived(store, allowed)
+        names = unused_names(store, allowed) if dry_run else delete_unused(store, allowed)
         verdicts = plan(without(found, names), allowed)
         done = Collected() if dry_run else collect(store.ports, verdicts, allowed)
         if not dry_run:
@@ -173,7 +173,7 @@ def gc(
         ctx.exit(CommandFailed.exit_code)
 
 
-def _short(one: NotNeeded) -> str:
+def _short(one: UnusedName) -> str:
     model = model_of(one.name)
     return str(one) if model is None else f"{FLAT}{model[:SHORT_ID]}...:{one.tag}"
 

@@ -30,7 +30,7 @@ Measure = Callable[[Path, int], BandwidthReading]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class DoctorOptions:
     """What is to be looked at.
 
     Attributes:
@@ -78,7 +78,7 @@ class Report:
         }
 
 
-def examine(machine: Machine, wishes: Wishes, *, measure: Measure) -> Report:
+def examine(machine: Machine, wishes: DoctorOptions, *, measure: Measure) -> Report:
     """Look at everything; ``measure`` runs last, and only where the directory works and has the room."""
     config, _path, _error = read_settings(machine)
     directory = None if wishes.directory is None else _followed(wishes.directory)
@@ -119,7 +119,9 @@ def _no_directory() -> Finding:
     return Finding("fs.type", Verdict.UNKNOWN, "no directory was named", why, "name the pool's: ebbtide doctor DIR")
 
 
-def _bandwidth(directory: Path, filesystem: FilesystemReading, wishes: Wishes, measure: Measure) -> list[Finding]:
+def _bandwidth(
+    directory: Path, filesystem: FilesystemReading, wishes: DoctorOptions, measure: Measure
+) -> list[Finding]:
     if reason := too_large(wishes.probe_bytes, filesystem.free_bytes):
         why, remedy = "the speed of the directory is not known", "make room, or give a smaller --probe-bytes"
         return [Finding("bandwidth.probe", Verdict.UNKNOWN, reason, why, remedy)]

@@ -16,7 +16,7 @@ import xxhash
 from pydantic import ValidationError
 
 from ebbtide.helper.errors import HelperUnusable
-from ebbtide.helper.journal.journal_state import Book, Line
+from ebbtide.helper.journal.journal_state import JournalState, Line
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.files.durable_files import Disk
 
@@ -50,11 +50,11 @@ class Journal:
         self._compact()
 
     @property
-    def book(self) -> Book:
+    def book(self) -> JournalState:
         """What is known now."""
         return self._book
 
-    def write(self, line: Line) -> Book:
+    def write(self, line: Line) -> JournalState:
         """Make one more line durable.
 
         Raises:
@@ -95,8 +95,8 @@ def encode(line: Line) -> bytes:
     return xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
 
 
-def _read(path: Path) -> Book:
-    book = Book()
+def _read(path: Path) -> JournalState:
+    book = JournalState()
     try:
         raw = path.read_bytes()
     except FileNotFoundError:

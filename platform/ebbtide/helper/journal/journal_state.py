@@ -72,12 +72,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class JournalState:
     """All workloads by name."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
 
-    def apply(self, line: Line) -> "Book":
+    def apply(self, line: Line) -> "JournalState":
         """The book after one more line.
 
         Raises:
@@ -93,7 +93,7 @@ class Book:
             raise ValueError(f"{line.op.value} of {line.name} cannot go from {last} to {line.step}")
         rest = {name: one for name, one in self.entries.items() if name != line.name}
         after = _after(entry, line, () if line.step in ENDS else (*under_way, line))
-        return Book(rest if after is None else {**rest, line.name: after})
+        return JournalState(rest if after is None else {**rest, line.name: after})
 
     def open_operations(self) -> tuple[tuple[Line, ...], ...]:
         """What was under way, each with its lines."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from ebbtide.helper.errors import Busy
 
 
-class Claims:
+class OperationLocks:
     """Who is at work on what. For many threads; nobody ever waits."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ OTHER_TIER = "park it in memory, or start it from a portable checkpoint"
 _END_PATIENCE_S = 30.0  # a killed process frees its memory at some 10 GB/s; one that waits for a disk takes longer
 
 
-class CameToNothing(Exception):
+class DumpUndone(Exception):
     """Something failed before the image stood; the message says what."""
 
 
@@ -99,7 +99,7 @@ def dump(place: Workplace, tool: Tool, entry: Entry, image_dir: Path) -> Manifes
     operation = Operation.on(place, Op.DUMP, entry, image_dir=str(image_dir), work=str(work))
     try:
         manifest = _make(operation, tool, entry, image_dir, work)
-    except (CameToNothing, StorageError, OSError) as error:
+    except (DumpUndone, StorageError, OSError) as error:
         if stands(operation, image_dir):
             # Renamed, and the sync of that failed. The tree must not run on beside an image that counts.
             raise HelperUnusable(f"image {image_dir} stands, and is perhaps not durable: {error}") from error
@@ -172,13 +172,13 @@ def _make(operation: Operation, tool: Tool, entry: Entry, image_dir: Path, work:
         raise
     held.reap()
     if held.runner.code() != 0:
-        raise CameToNothing(why_it_failed(run))
+        raise DumpUndone(why_it_failed(run))
     operation.note(Step.STOPPED)
     manifest = _describe(operation, tool, entry, work)
     seal(work, manifest, disk)
     operation.note(Step.SEALED)
     if not disk.move(work, image_dir):
-        raise CameToNothing(f"something has appeared at {image_dir}")
+        raise DumpUndone(f"something has appeared at {image_dir}")
     operation.note(Step.PLACED)
     return manifest
 
@@ -190,10 +190,10 @@ def _describe(operation: Operation, tool: Tool, entry: Entry, work: Path) -> Man
         files = hashed_files(work / IMAGES)
         needs = needs_of(tree)
     except OSError as error:
-        raise CameToNothing(f"the stopped tree or its image cannot be read: {error}") from error
+        raise DumpUndone(f"the stopped tree or its image cannot be read: {error}") from error
     # What may have come between the first look and the stop; that it is stopped now is our own doing.
     if late := [str(one) for one in _objections(tree, tool, stopped=True)]:
-        raise CameToNothing("; ".join(late))
+        raise DumpUndone("; ".join(late))
     return Manifest(
         operation=operation.id, name=entry.name, generation=entry.generation, uid=entry.uid,
         created=datetime.now(UTC).isoformat(timespec="seconds"), boot=boot_id(),

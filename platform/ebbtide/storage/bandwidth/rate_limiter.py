@@ -34,9 +34,9 @@ from ebbtide.storage.bandwidth.rate_scheduler import (
     ASK_AGAIN_S,
     Answer,
     Ask,
-    Book,
     Budget,
     ClassEntry,
+    RateSchedule,
     TrafficClass,
     TransferEntry,
     leave,
@@ -57,7 +57,7 @@ _BOOK_BYTES = 1 << 14  # a hundred transfers; memory for the limit itself would 
 class Shelf(Protocol):
     """Where a book lies."""
 
-    def update(self, change: Callable[[Book | None], tuple[Book, T]]) -> T:
+    def update(self, change: Callable[[RateSchedule | None], tuple[RateSchedule, T]]) -> T:
         """Let nobody else touch it while ``change`` makes a new book of the present one; None: there is none."""
 
 
@@ -66,9 +66,9 @@ class OwnShelf:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._book: Book | None = None
+        self._book: RateSchedule | None = None
 
-    def update(self, change: Callable[[Book | None], tuple[Book, T]]) -> T:
+    def update(self, change: Callable[[RateSchedule | None], tuple[RateSchedule, T]]) -> T:
         """See `Shelf`."""
         with self._lock:
             self._book, answer = change(self._book)
@@ -92,9 +92,12 @@ class NodeShelf:
         self._pid, self._fd = os.getpid(), -1
         self._own, self._mutex = OwnShelf(), threading.Lock()
         self._alone_until_s = -math.inf
-        self._last: tuple[bytes, Book | None] = (b"", None)  # what was written last, so as not to parse it again
+        self._last: tuple[bytes, RateSchedule | None] = (
+            b"",
+            None,
+        )  # what was written last, so as not to parse it again
 
-    def update(self, change: Callable[[Book | None], tuple[Book, T]]) -> T:
+    def update(self, change: Callable[[RateSchedule | None], tuple[RateSchedule, T]]) -> T:
         """See `Shelf`."""
         if self._pid != os.getpid():  # a fork: another thread may have had our locks, and the file's is its parent's
             self._begin()
@@ -185,15 +188,15 @@ class Rates:
         return Admission(self, kind, patience_s, cancel)
 
     def _ask(self, ask: Ask) -> Answer:
-        def change(book: Book | None) -> tuple[Book, Answer]:
+        def change(book: RateSchedule | None) -> tuple[RateSchedule, Answer]:
             now_s = self._clock_s()
-            return take(book or Book.new(self._budget, now_s), self._budget, ask, now_s)
+            return take(book or RateSchedule.new(self._budget, now_s), self._budget, ask, now_s)
 
         return self._shelf.update(change)
 
     def _leave(self, transfer: str) -> None:
-        def change(book: Book | None) -> tuple[Book, None]:
-            return leave(book or Book.new(self._budget, self._clock_s()), transfer), None
+        def change(book: RateSchedule | None) -> tuple[RateSchedule, None]:
+            return leave(book or RateSchedule.new(self._budget, self._clock_s()), transfer), None
 
         self._shelf.update(change)
 
@@ -281,7 +284,7 @@ def _content(fd: int) -> bytes:
     return found if len(found) < _BOOK_BYTES else os.pread(fd, _BOOK_LIMIT_BYTES, 0)
 
 
-def _encode(book: Book) -> bytes:
+def _encode(book: RateSchedule) -> bytes:
     classes = {kind.name: [entry.asked_s, entry.credit_bytes] for kind, entry in book.classes.items()}
     transfers = {
         name: [entry.kind.name, entry.fair_bytes, entry.waiting, entry.asked_s]
@@ -290,11 +293,11 @@ def _encode(book: Book) -> bytes:
     return json.dumps([book.at_s, book.tokens, classes, transfers]).encode()
 
 
-def _decode(data: bytes) -> Book | None:
+def _decode(data: bytes) -> RateSchedule | None:
     """None for what is no book: it is begun anew, which costs one burst."""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         at_s, tokens, classes, transfers = json.loads(data)
-        book = Book(
+        book = RateSchedule(
             float(at_s),
             float(tokens),
             {kind: ClassEntry(*map(float, classes[kind.name])) for kind in TrafficClass},

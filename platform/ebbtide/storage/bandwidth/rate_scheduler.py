@@ -135,7 +135,7 @@ class TransferEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class RateSchedule:
     """All that is remembered. ``tokens`` may be negative: what was promised and has not started."""
 
     at_s: float
@@ -144,12 +144,12 @@ class Book:
     transfers: Mapping[str, TransferEntry]
 
     @classmethod
-    def new(cls, budget: Budget, now_s: float) -> "Book":
+    def new(cls, budget: Budget, now_s: float) -> "RateSchedule":
         """Nothing has been asked for."""
         return cls(now_s, float(budget.burst_bytes), dict.fromkeys(TrafficClass, ClassEntry()), {})
 
 
-def take(book: Book, budget: Budget, ask: Ask, now_s: float) -> tuple[Book, Answer]:
+def take(book: RateSchedule, budget: Budget, ask: Ask, now_s: float) -> tuple[RateSchedule, Answer]:
     """Ask to move bytes.
 
     Args:
@@ -158,18 +158,18 @@ def take(book: Book, budget: Budget, ask: Ask, now_s: float) -> tuple[Book, Answ
     assert 0 < ask.nbytes <= budget.ask_bytes(ask.kind), ask
     book = _settled(book, budget, now_s)
     asking = ClassEntry(now_s, book.classes[ask.kind].credit_bytes)
-    book = Book(book.at_s, book.tokens, {**book.classes, ask.kind: asking}, book.transfers)
+    book = RateSchedule(book.at_s, book.tokens, {**book.classes, ask.kind: asking}, book.transfers)
     answer = _judge(book, budget, ask, now_s)
     book = _noted(book, budget, ask, answer, now_s)
     return book, replace(answer, sharers=_sharers(book, ask.kind, now_s))
 
 
-def leave(book: Book, transfer: str) -> Book:
+def leave(book: RateSchedule, transfer: str) -> RateSchedule:
     """A transfer has ended."""
     return replace(book, transfers={name: entry for name, entry in book.transfers.items() if name != transfer})
 
 
-def _judge(book: Book, budget: Budget, ask: Ask, now_s: float) -> Answer:
+def _judge(book: RateSchedule, budget: Budget, ask: Ask, now_s: float) -> Answer:
     rate, entry = budget.bytes_per_s, book.classes[ask.kind]
     behind = _least_served(book, ask, now_s)
     if behind is not None and (ahead := _fair_bytes(book, ask, now_s) - behind - budget.burst_bytes) > 0:
@@ -186,7 +186,7 @@ def _judge(book: Book, budget: Budget, ask: Ask, now_s: float) -> Answer:
     return Answer(False, min(due_s, quiet_in_s), f"{higher.name} comes first: {left} are left for {ask.kind.name}")
 
 
-def _noted(book: Book, budget: Budget, ask: Ask, answer: Answer, now_s: float) -> Book:
+def _noted(book: RateSchedule, budget: Budget, ask: Ask, answer: Answer, now_s: float) -> RateSchedule:
     """After an answer."""
     moved = ask.nbytes if answer.granted else 0
     fair_bytes = _fair_bytes(book, ask, now_s) + moved
@@ -199,7 +199,7 @@ def _noted(book: Book, budget: Budget, ask: Ask, answer: Answer, now_s: float) -
         for kind, share in budget.shares.items():
             if kind.value > ask.kind.value:
                 classes[kind] = _credited(classes[kind], share * moved, budget)
-    return Book(book.at_s, book.tokens - moved, classes, transfers)
+    return RateSchedule(book.at_s, book.tokens - moved, classes, transfers)
 
 
 def _credited(entry: ClassEntry, nbytes: float, budget: Budget) -> ClassEntry:
@@ -213,11 +213,11 @@ def _due_bytes_per_s(budget: Budget, kind: TrafficClass) -> float:
     return budget.shares.get(kind, 0.0) * budget.bytes_per_s
 
 
-def _settled(book: Book, budget: Budget, now_s: float) -> Book:
+def _settled(book: RateSchedule, budget: Budget, now_s: float) -> RateSchedule:
     """As of now: tokens and credits have grown, who has not been heard of is forgotten."""
     passed_s = now_s - book.at_s
     if passed_s < 0:
-        return Book.new(budget, now_s)  # of an earlier boot
+        return RateSchedule.new(budget, now_s)  # of an earlier boot
     rate, burst = budget.bytes_per_s or 0.0, budget.burst_bytes
     classes = {
         kind: _credited(entry, _due_bytes_per_s(budget, kind) * passed_s, budget)
@@ -225,10 +225,12 @@ def _settled(book: Book, budget: Budget, now_s: float) -> Book:
     }
     transfers = {name: entry for name, entry in book.transfers.items() if now_s - entry.asked_s < FORGET_S}
     tokens = min(float(burst), book.tokens + rate * passed_s) if rate else float(burst)
-    return Book(now_s, tokens, classes, transfers)
+    return RateSchedule(now_s, tokens, classes, transfers)
 
 
-def _held_down_by(book: Book, budget: Budget, kind: TrafficClass, now_s: float) -> tuple[TrafficClass | None, float]:
+def _held_down_by(
+    book: RateSchedule, budget: Budget, kind: TrafficClass, now_s: float
+) -> tuple[TrafficClass | None, float]:
     """The highest class above that is not quiet, and after how many seconds all above will be, if nobody asks."""
     loud = [
         (above, book.classes[above].asked_s + budget.quiet_s - now_s)
@@ -238,11 +240,11 @@ def _held_down_by(book: Book, budget: Budget, kind: TrafficClass, now_s: float) 
     return (loud[0][0], max(left_s for _, left_s in loud)) if loud else (None, 0.0)
 
 
-def _sharers(book: Book, kind: TrafficClass, now_s: float) -> int:
+def _sharers(book: RateSchedule, kind: TrafficClass, now_s: float) -> int:
     return sum(entry.kind is kind and now_s - entry.asked_s < FRESH_S for entry in book.transfers.values())
 
 
-def _least_served(book: Book, ask: Ask, now_s: float) -> float | None:
+def _least_served(book: RateSchedule, ask: Ask, now_s: float) -> float | None:
     """In fair time, of the other transfers of the class that wait; None: none does."""
     return min(
         (
@@ -254,7 +256,7 @@ def _least_served(book: Book, ask: Ask, now_s: float) -> float | None:
     )
 
 
-def _fair_bytes(book: Book, ask: Ask, now_s: float) -> float:
+def _fair_bytes(book: RateSchedule, ask: Ask, now_s: float) -> float:
     """Of the asking transfer. One that is new, or was away, begins where the least served is: idling earns nothing."""
     others = [
         entry.fair_bytes

@@ -28,8 +28,8 @@ from ebbtide.storage.coordination.flight_states import (
     Lost,
     NotClaimable,
     Pause,
-    RaiseOwn,
-    RaiseTold,
+    RaiseLeadersError,
+    RaiseOwnError,
     Read,
     Return,
     Seen,
@@ -137,7 +137,7 @@ def _advance(course: Course, event: Event, now_s: float, limits: Limits) -> Step
             known = replace(course, number=course.number - 1)  # the attempt that was to be claimed need not exist
             return _pause(known, f"cannot claim the work: {event.why}", now_s, limits)
         case _, NotClaimable() | Erred(final=True):
-            return replace(course, state=State.FAILED), RaiseOwn()
+            return replace(course, state=State.FAILED), RaiseOwnError()
         case _, Erred():
             return _read(replace(course, failed_itself=course.number))
         case _, Taken() | Lost() | Elapsed():
@@ -155,7 +155,7 @@ def _seen(course: Course, seen: Seen, now_s: float, limits: Limits) -> Step:
         case Standing.LIVING:
             return _pause(course, seen.what, now_s, limits)
         case Standing.REFUSED if told:
-            return replace(course, state=State.FAILED), RaiseTold(seen.what)
+            return replace(course, state=State.FAILED), RaiseLeadersError(seen.what)
         case Standing.DONE if told:
             course = _patient(course, limits.settle_s, now_s)
             if now_s < course.patient_until_s:
@@ -167,7 +167,7 @@ def _seen(course: Course, seen: Seen, now_s: float, limits: Limits) -> Step:
                 return _pause(course, f"{seen.what}; trying again soon", now_s, limits)
     if seen.number - arrived >= limits.tries:
         if seen.number == course.failed_itself:
-            return replace(course, state=State.FAILED), RaiseOwn()
+            return replace(course, state=State.FAILED), RaiseOwnError()
         why = f"{limits.tries} attempts have come to nothing; the last: {seen.what or seen.standing.value}"
         return replace(course, state=State.FAILED), GiveUp(why)
     return replace(course, state=State.CLAIMING, number=seen.number + 1), Claim(seen.number + 1)

@@ -155,12 +155,12 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseOwn:
+class RaiseOwnError:
     """Raise the error of one's own work or claim."""
 
 
 @dataclass(frozen=True, slots=True)
-class RaiseTold:
+class RaiseLeadersError:
     """Raise what another's attempt met; ``Seen.what`` of it."""
 
     what: str
@@ -173,4 +173,4 @@ class GiveUp:
     why: str
 
 
-Instruction = Look | Read | Claim | Work | Pause | Return | RaiseOwn | RaiseTold | GiveUp
+Instruction = Look | Read | Claim | Work | Pause | Return | RaiseOwnError | RaiseLeadersError | GiveUp

@@ -21,7 +21,7 @@ from pathlib import Path
 from ebbtide.storage.errors import NoRoom, StorageError, TransferFailed
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import REAL, Holding, System, claim, hold
-from ebbtide.storage.leases.lease_watch import Observer
+from ebbtide.storage.leases.lease_watch import LeaseObserver
 from ebbtide.storage.leases.liveness import Sighting
 
 _SLOT = "loader-"
@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class LoadTicket:
     """A place in the queue: by number, then by token."""
 
     number: int
@@ -87,20 +87,20 @@ class Roster:
 
     free: tuple[tuple[int, int], ...]
     busy: tuple[str, ...]
-    queue: tuple[Ticket, ...]
+    queue: tuple[LoadTicket, ...]
 
-    def open_to(self, ticket: Ticket | None) -> tuple[tuple[int, int], ...]:
+    def open_to(self, ticket: LoadTicket | None) -> tuple[tuple[int, int], ...]:
         """The free slots that it may try now, the best first; without a ticket only if nobody waits."""
         ahead = self.ahead_of(ticket)
         return self.free[ahead:] + self.free[:ahead] if ahead < len(self.free) else ()
 
-    def ahead_of(self, ticket: Ticket | None) -> int:
+    def ahead_of(self, ticket: LoadTicket | None) -> int:
         """How many wait before it."""
         if ticket is None:
             return len(self.queue)
         return sum((one.number, one.token) < (ticket.number, ticket.token) for one in self.queue)
 
-    def why(self, ticket: Ticket | None) -> str:
+    def why(self, ticket: LoadTicket | None) -> str:
         """Why it has to wait."""
         return f"{len(self.busy)} load ({', '.join(self.busy[:4])}), {self.ahead_of(ticket)} wait before"
 
@@ -109,13 +109,13 @@ def survey(sightings: Sequence[Sighting], slots: int, is_dead: Callable[[Sightin
     """Make out of files who loads and who waits. Pure."""
     free = {slot: 1 for slot in range(slots)}
     busy: list[str] = []
-    queue: list[Ticket] = []
+    queue: list[LoadTicket] = []
     for sighting in sightings:
         file, record = sighting.file, sighting.record
         gone = is_dead(sighting) or (record is not None and record.released)
         if file.token and file.name.startswith(_WAITING) and not gone:
             number = file.name.removeprefix(_WAITING)
-            queue.append(Ticket(int(number) if number.isdigit() else 0, file.token))
+            queue.append(LoadTicket(int(number) if number.isdigit() else 0, file.token))
         elif file.number and file.name.removeprefix(_SLOT).isdigit() and file.name.startswith(_SLOT):
             slot = int(file.name.removeprefix(_SLOT))
             if gone and slot in free:
@@ -151,7 +151,7 @@ class _Entrant:
     def __init__(self, directory: Path, terms: LoadTerms, on_wait: Callable[[str], None] | None) -> None:
         self._directory, self._terms, self._on_wait = directory, terms, on_wait
         self._clock_s = terms.system.observer_clock_s
-        self._observer = Observer(directory, pace=terms.pace, system=terms.system)
+        self._observer = LeaseObserver(directory, pace=terms.pace, system=terms.system)
         self._ticket: Holding | None = None
         self._number = 0
 
@@ -182,7 +182,7 @@ class _Entrant:
         """Which slot was had, its lease, or why there is none."""
         terms = self._terms
         roster = survey(self._look(), terms.slots, self._observer.is_dead)
-        ticket = Ticket(self._number, self._ticket.file.token) if self._ticket else None
+        ticket = LoadTicket(self._number, self._ticket.file.token) if self._ticket else None
         for slot, number in roster.open_to(ticket):
             holding = claim(
                 self._directory, f"{_SLOT}{slot}", number, who=terms.who, pace=terms.pace, system=terms.system

@@ -28,7 +28,7 @@ from ebbtide.storage.errors import StorageError, Superseded, TransferFailed, Wai
 from ebbtide.storage.files.shared_files import Bounded
 from ebbtide.storage.leases.lease_file import Note, Pace
 from ebbtide.storage.leases.lease_holder import DEFAULT_PACE, REAL, Holding, System, claim
-from ebbtide.storage.leases.lease_watch import Observer
+from ebbtide.storage.leases.lease_watch import LeaseObserver
 from ebbtide.storage.leases.liveness import Sighting
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Leading:
         self._holding.say(note)
 
 
-def fly(
+def run_single_flight(
     directory: Path,
     key: str,
     *,
@@ -139,7 +139,7 @@ class _Flight(Generic[T]):
         self._directory, self._key, self._name = directory, key, file_name(key)
         self._work, self._look, self._terms, self._on_wait = work, look, terms, on_wait
         self._clock_s, self._sleep = terms.system.observer_clock_s, terms.system.sleep
-        self._observer = Observer(directory, name=self._name, pace=terms.pace, system=terms.system)
+        self._observer = LeaseObserver(directory, name=self._name, pace=terms.pace, system=terms.system)
         self._bounded = Bounded()
         self._began_s = self._clock_s()
         until_s = self._began_s + terms.deadline_s
@@ -236,10 +236,10 @@ class _Flight(Generic[T]):
     def _raise(self, instruction: word.Instruction) -> NoReturn:
         after_s = self._clock_s() - self._began_s
         match instruction:
-            case word.RaiseOwn():
+            case word.RaiseOwnError():
                 assert self._error is not None
                 raise self._error
-            case word.RaiseTold():
+            case word.RaiseLeadersError():
                 assert self._seen is not None and self._seen.record is not None
                 raise TOLD[str(self._seen.record.note["kind"])](instruction.what)
             case word.GiveUp():

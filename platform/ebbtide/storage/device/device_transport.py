@@ -22,7 +22,7 @@ import torch
 from ebbtide.storage.device.device_queue import DeviceQueue
 from ebbtide.storage.device.placements import Placement, Placements
 from ebbtide.storage.errors import TransferFailed
-from ebbtide.storage.integrity.chunk_verification import Checked, Checker, chunks_of
+from ebbtide.storage.integrity.chunk_verification import Checked, ChunkVerifier, chunks_of
 from ebbtide.storage.transport.chunk_ranges import joined
 from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide.storage.transport.transport import Consume, Pending, Range, Transport
@@ -98,7 +98,7 @@ class StagedTransport:
         return dataclasses.replace(report, why_not_better=reasons)
 
     def _read_checked(self, source: Checked, wanted: Placements, consume: Consume, deadline_s: float) -> TransferReport:
-        checker = Checker(source, consume)
+        checker = ChunkVerifier(source, consume)
         chunks = joined(chunks_of(source, wanted.ranges))
         report = self._host.read(source.path, chunks, checker, deadline_s=deadline_s)
         return dataclasses.replace(report, retries=report.retries + checker.mended)

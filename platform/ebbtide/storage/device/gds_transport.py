@@ -38,7 +38,7 @@ from ebbtide.storage.errors import FileTruncated, Refused, TransferFailed, Trans
 from ebbtide.storage.integrity.chunk_reread import read_again
 from ebbtide.storage.integrity.chunk_verification import Checked, ReadAgain, chunks_of, look_again
 from ebbtide.storage.posix.posix_calls import Requests
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from ebbtide.storage.transport.chunk_ranges import cut, down, joined
 from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide.storage.transport.transport import ALIGNMENT_BYTES, CHUNK_BYTES, Range
@@ -98,7 +98,7 @@ class GdsTransport:
         self._read_again, self._stats, self._traffic = read_again, stats, traffic
         self._lock = threading.Lock()
         self._hasher: DeviceHasher | None = None
-        self._stuck: Crew | None = None
+        self._stuck: TransferThreads | None = None
 
     @property
     def device(self) -> torch.device:
@@ -141,11 +141,11 @@ class GdsTransport:
         ((bytes_by_mode, why_not_better),) = found
         return TransferReport(bytes_by_mode, time.monotonic() - began, reading.requests.retries, why_not_better)
 
-    def _crew(self, path: Path, deadline_s: float) -> Crew:
+    def _crew(self, path: Path, deadline_s: float) -> TransferThreads:
         with self._lock:
             if self._stuck is not None and not self._stuck.ended:  # guard: a transfer that hangs turns new ones away
                 raise TransferTimeout("open", path, after_s=0)
-        return Crew(path, None, threads=self._settings.threads, deadline_s=deadline_s)
+        return TransferThreads(path, None, threads=self._settings.threads, deadline_s=deadline_s)
 
     def _lead(self, reading: "_Reading") -> tuple[dict[Mode, int], str]:
         parts = reading.parts(self._settings.request_bytes)
@@ -222,7 +222,7 @@ class _Reading:
     """One transfer, shared by its threads."""
 
     def __init__(
-        self, transport: GdsTransport, path: Path, checked: Checked | None, wanted: Placements, crew: Crew
+        self, transport: GdsTransport, path: Path, checked: Checked | None, wanted: Placements, crew: TransferThreads
     ) -> None:
         self.path, self.crew, self.requests = path, crew, Requests(path, crew)
         self._transport, self._checked, self._wanted = transport, checked, wanted

@@ -129,7 +129,7 @@ def look_again(file: Checked, chunk: Range, read: ReadAgain = read_again) -> byt
     return found
 
 
-class Checker:
+class ChunkVerifier:
     """Stands between a transport and whoever consumes its chunks in host memory."""
 
     def __init__(self, file: Checked, consume: Consume | None, read_again: ReadAgain = read_again) -> None:

@@ -19,7 +19,7 @@ AGAIN_S = 30.0  # an operator who makes room needs longer
 _CANNOT_WRITE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-class LateLeases:
+class BestEffortLeases:
     """See `Leases`."""
 
     def __init__(self, leases: Leases, say: Callable[[str], object], *, again_s: float = AGAIN_S) -> None:

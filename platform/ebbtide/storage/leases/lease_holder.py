@@ -7,7 +7,7 @@ that hangs blocks nobody. The owner asks `Holding.check` between its steps; that
 paused (SIGSTOP, a suspended machine) learns there that it no longer holds. `Holding.confirm` asks the server too, and
 is for the step before something becomes visible.
 
-Whoever acts on a death (removes an object that a dead reader held) must bury the file *first*, by `Observer.bury`
+Whoever acts on a death (removes an object that a dead reader held) must bury the file *first*, by `LeaseObserver.bury`
 (``lease_watch``): then a holder that was only slow finds its file gone.
 
 A lease that is lost stays lost, unless it was made to come back, as readers' are: it is then taken again, under a new
@@ -282,8 +282,8 @@ def claim(
 ) -> Holding | None:
     """Hold ``name`` alone, as its ``number``-th holder; None: somebody else was first.
 
-    Args:
-        number: one more than the number of a holder that an `Observer` found released or dead; 1 where it found none.
+    Args: number: one more than the number of a holder that an `LeaseObserver` found released or dead; 1 where it found
+    none.
 
     Raises:
         Refused, StorageError: see `hold`.

@@ -17,7 +17,7 @@ from ebbtide.storage.leases.lease_holder import DEFAULT_PACE, REAL, System
 from ebbtide.storage.leases.liveness import Sighting
 
 
-class Observer:
+class LeaseObserver:
     """Judges holders by watching their files. For one thread; look again and again, at the pace of their beats.
 
     Args:
@@ -84,7 +84,7 @@ def living(directory: Path, *, pace: Pace = DEFAULT_PACE, system: System = REAL)
     Raises:
         StorageError: the directory is not there, or cannot be read; nobody may be taken for dead then.
     """
-    observer = Observer(directory, pace=pace, system=system)
+    observer = LeaseObserver(directory, pace=pace, system=system)
     suspects: frozenset[LeaseFile] | None = None
     while True:
         sightings = [one for one in observer.look() if not (one.record and one.record.released)]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ebbtide.storage.leases.lease_file import Pace
 from ebbtide.storage.leases.lease_holder import DEFAULT_PACE, REAL, System, hold
-from ebbtide.storage.leases.lease_watch import Observer, living
+from ebbtide.storage.leases.lease_watch import LeaseObserver, living
 
 
 class Lease(Protocol):
@@ -63,5 +63,5 @@ class SharedLeases:
 
     def present(self) -> frozenset[str]:
         """See `Leases`."""
-        observer = Observer(self._directory, pace=self._pace, system=self._system)
+        observer = LeaseObserver(self._directory, pace=self._pace, system=self._system)
         return frozenset(one.file.name for one in observer.look())

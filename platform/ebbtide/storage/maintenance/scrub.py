@@ -15,7 +15,7 @@ from ebbtide.storage.errors import Corrupt, TransferFailed, TransferTimeout
 from ebbtide.storage.files.durable_files import telling
 from ebbtide.storage.integrity.chunk_hash import content_hash, device_hash, place_seed
 from ebbtide.storage.integrity.chunk_index import Index, IndexBuilder
-from ebbtide.storage.integrity.chunk_verification import Checker
+from ebbtide.storage.integrity.chunk_verification import ChunkVerifier
 from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.names import ObjectId, object_id
 from ebbtide.storage.objects.manifest import FileEntry, Manifest, hashing_for
@@ -145,7 +145,7 @@ def _scrub_file(
 def _check(ports: StorePorts, file: StoredFile, chunks: Sequence[Range], deep: bool) -> list[Damage]:
     """What is wrong with some chunks; where the filesystem fails, each is asked for by itself."""
     damage: list[Damage] = []
-    checker = Checker(file, None)
+    checker = ChunkVerifier(file, None)
 
     def judge(offset: int, memory: memoryview) -> None:
         for start in range(0, len(memory), file.chunk_bytes):

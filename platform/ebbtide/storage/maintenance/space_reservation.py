@@ -25,7 +25,7 @@ RESERVATION = ".reserved"  # in a work directory; no name that `names` lets thro
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Reservation:
     """What there is.
 
     Attributes:
@@ -41,7 +41,7 @@ class Room:
     reserved_bytes: int
 
 
-def lack_bytes(room: Room, budget: Budget) -> int:
+def lack_bytes(room: Reservation, budget: Budget) -> int:
     """How many bytes are missing for all reservations; 0 if there is room for them."""
     to_come = max(0, room.reserved_bytes - room.written_bytes)
     # guard: what is free for others stays free
@@ -49,7 +49,7 @@ def lack_bytes(room: Room, budget: Budget) -> int:
     return max(0, on_filesystem, _over_budget(room, budget))  # guard: the budget of the store is kept
 
 
-def what_to_change(room: Room, budget: Budget, maximum: str) -> str:
+def what_to_change(room: Reservation, budget: Budget, maximum: str) -> str:
     """In words: what in the pool's file, put into force anew, would give room; empty where nothing there would.
 
     Args:
@@ -61,12 +61,12 @@ def what_to_change(room: Room, budget: Budget, maximum: str) -> str:
     return "lower pool.storage.keep_free" if is_kept else ""
 
 
-def _over_budget(room: Room, budget: Budget) -> int:
+def _over_budget(room: Reservation, budget: Budget) -> int:
     taken = room.stored_bytes + max(room.reserved_bytes, room.written_bytes)
     return 0 if budget.max_bytes is None else taken - budget.max_bytes
 
 
-def measure(ports: StorePorts) -> Room:
+def measure(ports: StorePorts) -> Reservation:
     """What there is now.
 
     Raises:
@@ -89,7 +89,7 @@ def measure(ports: StorePorts) -> Room:
             )
             reserved += wanted
             written += min(wanted, there)
-    return Room(state.f_bavail * state.f_frsize, stored, written, reserved)
+    return Reservation(state.f_bavail * state.f_frsize, stored, written, reserved)
 
 
 def reserve(ports: StorePorts, attempt: Attempt, size_bytes: int, *, grace: Grace | None = None) -> None:

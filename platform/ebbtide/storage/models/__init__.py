@@ -17,8 +17,8 @@ from ebbtide.storage.models.importer.import_terms import How, Imported, ImportTe
 from ebbtide.storage.models.importer.model_import import import_model
 from ebbtide.storage.models.registry.model_export import Exported, export
 from ebbtide.storage.models.registry.model_list import Holder, ModelRow, list_models
-from ebbtide.storage.models.registry.model_names import Wanted, default_name, find, split_ref
-from ebbtide.storage.models.registry.model_repair import Mended, mend
+from ebbtide.storage.models.registry.model_names import ModelQuery, default_name, find, split_ref
+from ebbtide.storage.models.registry.model_repair import RepairResult, repair_model
 from ebbtide.storage.models.registry.model_resolution import StoredModel, resolve
 from ebbtide.storage.models.sources.source import Source, SourceChanged, SourceFile
 from ebbtide.storage.models.sources.source_factory import open_source
@@ -30,21 +30,21 @@ __all__ = [
     "ImportProgress",
     "ImportTerms",
     "Imported",
-    "Mended",
+    "ModelQuery",
     "ModelRow",
     "Phase",
+    "RepairResult",
     "Source",
     "SourceChanged",
     "SourceFile",
     "StoredModel",
-    "Wanted",
     "default_name",
     "export",
     "find",
     "import_model",
     "list_models",
-    "mend",
     "open_source",
+    "repair_model",
     "resolve",
     "split_ref",
 ]

@@ -24,7 +24,7 @@ from ebbtide.storage.files.shared_files import Bounded
 from ebbtide.storage.integrity.chunk_hash import ContentHash, place_seed, quick_hash, small_digest
 from ebbtide.storage.integrity.chunk_index import Index
 from ebbtide.storage.integrity.chunk_reread import read_again
-from ebbtide.storage.integrity.chunk_verification import Checker, ReadAgain, chunks_of
+from ebbtide.storage.integrity.chunk_verification import ChunkVerifier, ReadAgain, chunks_of
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.objects.manifest import FileEntry
 from ebbtide.storage.objects.staging import deadline_for
@@ -120,7 +120,7 @@ def read_stored(
         TransferFailed: they cannot be read.
     """
     chunks = file.chunks(ranges)
-    checker = Checker(file, consume, read_again)
+    checker = ChunkVerifier(file, consume, read_again)
     receive: Consume = checker if verify else consume or _ignore
     total = sum(chunk.length for chunk in chunks)
     # guard: an empty file was empty when it was published

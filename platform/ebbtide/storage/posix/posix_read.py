@@ -17,7 +17,7 @@ from ebbtide.storage.posix.file_handle import OpenedFile
 from ebbtide.storage.posix.page_cache import RESIDENT_SHARE
 from ebbtide.storage.posix.posix_calls import Requests, SystemCalls
 from ebbtide.storage.posix.spans import Spans
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from ebbtide.storage.transport.chunk_ranges import down, split, up
 from ebbtide.storage.transport.transfer_report import Mode
 from ebbtide.storage.transport.transport import Consume, Pending, Range
@@ -38,7 +38,7 @@ class ReadPlan:
     spans: Spans
     requests: Requests
     calls: SystemCalls
-    crew: Crew
+    crew: TransferThreads
     consume: Consume
     into: memoryview | None
 

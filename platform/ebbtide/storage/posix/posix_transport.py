@@ -30,7 +30,7 @@ from ebbtide.storage.posix.posix_calls import Requests, SystemCalls
 from ebbtide.storage.posix.posix_read import ChunkReader, ReadPlan
 from ebbtide.storage.posix.posix_write import WritePlan
 from ebbtide.storage.posix.spans import Spans
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from ebbtide.storage.transport.chunk_ranges import checked, cut
 from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide.storage.transport.transport import CHUNK_BYTES, Consume, Fill, Range
@@ -75,7 +75,7 @@ class PosixTransport:
         self._traffic = traffic
         self._closed = False
         self._lock = threading.Lock()
-        self._stuck: list[Crew] = []
+        self._stuck: list[TransferThreads] = []
 
     def read(
         self,
@@ -177,7 +177,7 @@ class PosixTransport:
         """Turn further transfers away; those that run go on. Memory and hanging threads stay with the process."""
         self._closed = True
 
-    def _crew(self, path: Path, deadline_s: float) -> Crew:
+    def _crew(self, path: Path, deadline_s: float) -> TransferThreads:
         if self._closed:
             raise Refused(f"cannot move bytes of {path}: this transport was closed")
         with self._lock:
@@ -185,16 +185,16 @@ class PosixTransport:
             if len(self._stuck) >= MOST_STUCK:
                 raise TransferTimeout("open", path, after_s=0)
         threads = self._threads or (DEFAULT_THREADS if self._traffic is None else MOST)
-        return Crew(path, self._pool, threads=threads, deadline_s=deadline_s)
+        return TransferThreads(path, self._pool, threads=threads, deadline_s=deadline_s)
 
-    def _share(self, crew: Crew, chunks: list[Range], work: Callable[[Iterator[Range]], None]) -> None:
+    def _share(self, crew: TransferThreads, chunks: list[Range], work: Callable[[Iterator[Range]], None]) -> None:
         if self._traffic is None:
             crew.share(chunks, work, threads=len(chunks))
             return
         with self._traffic.transfer(crew, sum(each.length for each in chunks), most=self._threads) as lanes:
             crew.share(chunks, lambda items: work(lanes.over(items)), threads=lanes.first(len(chunks)))
 
-    def _run(self, crew: Crew, lead: Callable[[], None]) -> None:
+    def _run(self, crew: TransferThreads, lead: Callable[[], None]) -> None:
         try:
             crew.run(lead)
         finally:

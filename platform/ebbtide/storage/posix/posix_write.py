@@ -13,7 +13,7 @@ from ebbtide.storage.errors import StorageError
 from ebbtide.storage.posix.file_handle import OpenedFile
 from ebbtide.storage.posix.posix_calls import NO_ROOM, Requests, SystemCalls
 from ebbtide.storage.posix.spans import Spans
-from ebbtide.storage.posix.transfer_threads import Crew
+from ebbtide.storage.posix.transfer_threads import TransferThreads
 from ebbtide.storage.transport.chunk_ranges import down, split
 from ebbtide.storage.transport.transfer_report import Mode
 from ebbtide.storage.transport.transport import Fill, Range
@@ -31,7 +31,7 @@ class WritePlan:
     spans: Spans
     requests: Requests
     calls: SystemCalls
-    crew: Crew
+    crew: TransferThreads
     fill: Fill
 
     def allocate(self, size_bytes: int) -> None:

@@ -37,7 +37,7 @@ class Stopped(Exception):
     """The transfer has failed or was given up: unwind, and touch nothing."""
 
 
-class Crew:
+class TransferThreads:
     """Runs one transfer; made by the caller's thread, used once."""
 
     def __init__(self, path: Path, pool: BufferPool | None, *, threads: int, deadline_s: float) -> None:

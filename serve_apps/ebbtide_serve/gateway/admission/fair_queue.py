@@ -27,7 +27,7 @@ class Waiter:
 
 
 @dataclass
-class Line:
+class FairQueue:
     """Waiters, and how many requests of each key are at replicas."""
 
     ready: bool = False  # whether there is any replica, as far as was noted

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
-from ebbtide_serve.gateway.admission.fair_queue import Line, Waiter
+from ebbtide_serve.gateway.admission.fair_queue import FairQueue, Waiter
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.errors import Refusal, model_not_found, too_busy
@@ -57,7 +57,7 @@ class Hold:
         self.limits = limits
         self._routes = routes
         self._clock = clock
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, FairQueue] = {}
         self._shares: dict[str, _Share] = {}
         self._count = 0
         self._bytes = 0
@@ -70,7 +70,7 @@ class Hold:
             Refusal: 429 with Retry-After, when there is no room or the wait took too long; 404, when nobody will ever
                 serve the endpoint again.
         """
-        line = self._lines.setdefault(endpoint, Line())
+        line = self._lines.setdefault(endpoint, FairQueue())
         if (
             again
             # guard: a newcomer does not overtake those who wait
@@ -153,8 +153,8 @@ class Hold:
         """The longest wait so far, those still waiting included."""
         return max(self._line(endpoint).held_max_s, self.oldest_held_s(endpoint))
 
-    def _line(self, endpoint: str) -> Line:
-        return self._lines.get(endpoint) or Line()
+    def _line(self, endpoint: str) -> FairQueue:
+        return self._lines.get(endpoint) or FairQueue()
 
     # ---- room
 
@@ -194,7 +194,7 @@ class Hold:
             waiter.seat.set_exception(refusal)
         return True
 
-    def _join(self, line: Line, waiter: Waiter) -> None:
+    def _join(self, line: FairQueue, waiter: Waiter) -> None:
         line.join(waiter)
         share = self._shares.setdefault(waiter.key, _Share())
         share.count += 1
@@ -202,7 +202,7 @@ class Hold:
         self._count += 1
         self._bytes += waiter.size_bytes
 
-    def _leave(self, line: Line, waiter: Waiter) -> None:
+    def _leave(self, line: FairQueue, waiter: Waiter) -> None:
         line.leave(waiter, self._clock.monotonic_s())
         share = self._shares[waiter.key]
         share.count -= 1
@@ -212,7 +212,7 @@ class Hold:
         self._count -= 1
         self._bytes -= waiter.size_bytes
 
-    def _forget(self, endpoint: str, line: Line, waiter: Waiter) -> None:
+    def _forget(self, endpoint: str, line: FairQueue, waiter: Waiter) -> None:
         """A waiter gives up, in the line or with a seat that it was given but never took."""
         if waiter in line:  # guard: a request that gives up leaves the line at once
             self._leave(line, waiter)

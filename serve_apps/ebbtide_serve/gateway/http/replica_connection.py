@@ -22,7 +22,7 @@ HEADERS_MAX_BYTES = 16 << 10
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
-class Wire(asyncio.Protocol):
+class ReplicaConnection(asyncio.Protocol):
     """Made for one request; ``silence_s`` None: it may be silent for as long as it likes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, silence_s: float | None) -> None:

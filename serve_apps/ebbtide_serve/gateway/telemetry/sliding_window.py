@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Recent:
+class SlidingWindow:
     """Events and a quantity of each, over the last seconds."""
 
     def __init__(self, window_s: int, now_s: float) -> None:

@@ -10,7 +10,7 @@ from ebbtide.client.messages import LATENCY_WINDOW_S, Traffic
 from ebbtide_serve.gateway.admission.hold import Hold
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.telemetry.sliding_window import Latest, Recent
+from ebbtide_serve.gateway.telemetry.sliding_window import Latest, SlidingWindow
 
 ARRIVALS_WINDOW_S = 15  # less is noise (Azure's traffic: 7 % over 15 s), more lags behind what changes by the minute
 STAYS_WINDOW_S = 60  # how long requests take changes less
@@ -19,8 +19,8 @@ MAX_SAMPLES = 1000  # of the window, the latest: bounds the report at any reques
 
 @dataclass
 class _Totals:
-    lately: Recent  # arrivals
-    stays: Recent  # requests that were answered to their end, with their time at replicas
+    lately: SlidingWindow  # arrivals
+    stays: SlidingWindow  # requests that were answered to their end, with their time at replicas
     arrivals: int = 0
     completed: int = 0
     failed: int = 0
@@ -30,7 +30,7 @@ class _Totals:
     whole: Latest[tuple[float, int]] = field(default_factory=lambda: Latest(LATENCY_WINDOW_S, MAX_SAMPLES))
 
 
-class Counters:
+class TrafficCounters:
     """Totals per endpoint since the gateway started."""
 
     def __init__(self, clock: Clock) -> None:
@@ -95,6 +95,6 @@ class Counters:
         found = self._totals.get(endpoint)
         if found is None:
             now_s = self._clock.monotonic_s()
-            found = _Totals(Recent(ARRIVALS_WINDOW_S, now_s), Recent(STAYS_WINDOW_S, now_s))
+            found = _Totals(SlidingWindow(ARRIVALS_WINDOW_S, now_s), SlidingWindow(STAYS_WINDOW_S, now_s))
             self._totals[endpoint] = found
         return found

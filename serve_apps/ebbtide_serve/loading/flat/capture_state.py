@@ -1,6 +1,6 @@
 """What a rank's process holds for the flat form, and how the replica steers it by the engine's own calls.
 
-States, as told by `HeldCapture.state`::
+States, as told by `CaptureState.state`::
 
     none      nothing is held; ``why`` says so in words
     held      parameters are in host memory
@@ -32,7 +32,7 @@ class Phase(Enum):
     FAILED = "failed"  # the filesystem refused
 
 
-class HeldCapture:
+class CaptureState:
     """At most one capture of a process; its methods may be called from any thread."""
 
     def __init__(self) -> None:
@@ -101,5 +101,5 @@ class HeldCapture:
                 self._phase, self._why, self._entry = phase, why, entry
 
 
-HELD = HeldCapture()
+HELD = CaptureState()
 """Of this process."""

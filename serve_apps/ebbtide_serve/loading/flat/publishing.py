@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ebbtide.storage.coordination.single_flight import Leading, Terms, fly
+from ebbtide.storage.coordination.single_flight import Leading, Terms, run_single_flight
 from ebbtide.storage.errors import Corrupt, NotPublished, StorageError
 from ebbtide.storage.leases.lease_holder import DEFAULT_PACE
 from ebbtide.storage.leases.object_leases import this_process
@@ -101,7 +101,7 @@ def _published(work: "_Work", others_s: float) -> Outcome:
             work.set_aside(_damages(states))
         return Outcome(None, str(error))
     try:
-        found = fly(
+        found = run_single_flight(
             work.store.paths.root / FLIGHTS,
             held.ref_name,
             work=lambda leading: work.lead(leading, held),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.diagnostics.doctor.bandwidth_check import BandwidthReading
-from ebbtide.diagnostics.doctor.doctor_report import Report, Wishes, examine
+from ebbtide.diagnostics.doctor.doctor_report import DoctorOptions, Report, examine
 from ebbtide.diagnostics.doctor.findings import Verdict
 from ebbtide.diagnostics.host.filesystem_probe import FilesystemReading
 from ebbtide.diagnostics.host.machine_reader import Machine
@@ -22,8 +22,8 @@ def never(_directory: Path, _size_bytes: int) -> BandwidthReading:
     raise AssertionError("nothing may be measured")
 
 
-def look(node: Machine, wishes: Wishes | None = None) -> Report:
-    return examine(node, wishes or Wishes(Path(SHARED)), measure=never)
+def look(node: Machine, wishes: DoctorOptions | None = None) -> Report:
+    return examine(node, wishes or DoctorOptions(Path(SHARED)), measure=never)
 
 
 def verdicts(report: Report) -> dict[str, str]:
@@ -116,7 +116,7 @@ def test_the_proprietary_module_is_the_first_thing_to_change(tmp_path: Path) -> 
 
 
 def test_a_container_hears_what_its_host_must_give_it(tmp_path: Path) -> None:
-    report = look(machines.container_without_udev(tmp_path), Wishes(Path(SHARED), pool_bytes=GIB))
+    report = look(machines.container_without_udev(tmp_path), DoctorOptions(Path(SHARED), pool_bytes=GIB))
     found = verdicts(report)
     assert (found["gds.udev"], found["fs.type"], found["memory.locked"]) == ("missing", "limited", "limited")
     assert "mount /run/udev of the host" in said(report, "gds.udev")
@@ -151,14 +151,14 @@ def test_a_directory_that_cannot_be_used_is_the_first_thing_said(
     tmp_path: Path, reading: FilesystemReading, what: str
 ) -> None:
     node = machine(machines.common(tmp_path), filesystem=reading)
-    report = look(node, Wishes(Path(SHARED), probe_bytes=1 << 20))
+    report = look(node, DoctorOptions(Path(SHARED), probe_bytes=1 << 20))
     assert not report.can_serve and report.path.mode is None
     assert report.path.sentence.startswith("This node cannot serve: ") and what in report.path.sentence
     assert report.as_json()["can_serve"] is False
 
 
 def test_without_a_directory_the_node_alone_is_looked_at(tmp_path: Path) -> None:
-    report = look(machines.h200_with_nvidia_fs(tmp_path), Wishes())
+    report = look(machines.h200_with_nvidia_fs(tmp_path), DoctorOptions())
     assert verdicts(report)["fs.type"] == "unknown"
     assert report.can_serve and report.path.mode is None and "No directory was named" in report.path.sentence
 
@@ -174,7 +174,7 @@ def measured(gbps: float) -> Callable[[Path, int], BandwidthReading]:
 
 @pytest.mark.parametrize(("expected", "verdict"), [(None, "ok"), (2.0, "ok"), (3.5, "limited")])
 def test_speed_is_held_against_what_is_expected(tmp_path: Path, expected: float | None, verdict: str) -> None:
-    wishes = Wishes(Path(SHARED), probe_bytes=GIB, expect_gbps=expected)
+    wishes = DoctorOptions(Path(SHARED), probe_bytes=GIB, expect_gbps=expected)
     report = examine(machines.bare_cpu(tmp_path), wishes, measure=measured(3.0))
     assert verdicts(report)["bandwidth.read"] == verdict
     assert report.can_serve, "slow is not broken"
@@ -186,7 +186,7 @@ def test_speed_is_held_against_what_is_expected(tmp_path: Path, expected: float 
 def test_nothing_is_measured_where_it_would_fill_the_filesystem(tmp_path: Path) -> None:
     small = FilesystemReading(alignment=512, free_bytes=GIB, total_bytes=2 * GIB)
     node = machine(machines.common(tmp_path), filesystem=small)
-    report = look(node, Wishes(Path(SHARED), probe_bytes=GIB))
+    report = look(node, DoctorOptions(Path(SHARED), probe_bytes=GIB))
     assert verdicts(report)["bandwidth.probe"] == "unknown"
     assert "more than half of the 1.07 GB that are free" in said(report, "bandwidth.probe")
 

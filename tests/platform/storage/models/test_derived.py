@@ -8,7 +8,7 @@ import pytest
 from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.maintenance.garbage_collection import survey
 from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, plan
-from ebbtide.storage.models.registry.derived_artifacts import give_up_derived, mark_used, not_needed, without
+from ebbtide.storage.models.registry.derived_artifacts import delete_unused, mark_used, unused_names, without
 from ebbtide.storage.models.registry.derived_names import ARTEFACT, flat_name, model_of
 from ebbtide.storage.names import ObjectId, ref_name, tag
 from ebbtide.storage.objects.object_store import ObjectStore
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 def gone(store: ObjectStore, grace: Grace = NO_GRACE) -> list[str]:
-    return [str(one) for one in give_up_derived(store, grace)]
+    return [str(one) for one in delete_unused(store, grace)]
 
 
 def test_a_flat_form_stays_with_its_model_and_goes_with_it(store: ObjectStore) -> None:
@@ -66,7 +66,7 @@ def test_a_survey_without_what_would_be_given_up_says_what_would_go(store: Objec
     store.refs.delete("org/model", "latest")
     found = survey(store.ports)
     assert {one.fate for one in plan(found, NO_GRACE)} == {Fate.KEEP}
-    given_up = not_needed(store, NO_GRACE)
+    given_up = unused_names(store, NO_GRACE)
     assert [one.why for one in given_up] == ["its model has no other name, and nobody holds it"]
     verdicts = plan(without(found, given_up), NO_GRACE)
     assert {one.object: one.fate for one in verdicts} == {model: Fate.TRASH, flat: Fate.TRASH}

@@ -11,7 +11,7 @@ import pytest
 from ebbtide.storage.errors import NoRoom, Refused
 from ebbtide.storage.maintenance.scrub import damage_of
 from ebbtide.storage.maintenance.space_reservation import measure
-from ebbtide.storage.models.registry.model_repair import mend
+from ebbtide.storage.models.registry.model_repair import repair_model
 from ebbtide.storage.models.sources.local_source import LocalSource
 from ebbtide.storage.names import COMMIT, MANIFEST, ObjectId
 from ebbtide.storage.objects.object_store import ObjectStore
@@ -88,14 +88,14 @@ def test_what_is_damaged_is_fetched_and_the_rest_is_not(
     named: bool,
 ) -> None:
     damage(store.paths.object(model))
-    done = mend(store, model, LocalSource(folder) if named else None)
+    done = repair_model(store, model, LocalSource(folder) if named else None)
     assert done.damage and done.source_bytes <= most and not done.anew
     assert is_whole(store, model, arrays)
 
 
 def test_what_is_whole_is_left_alone(store: ObjectStore, model: ObjectId, folder: Path) -> None:
     shutil.rmtree(folder)
-    assert mend(store, model).damage == ()
+    assert repair_model(store, model).damage == ()
 
 
 def test_any_copy_of_the_model_will_do(
@@ -107,7 +107,7 @@ def test_any_copy_of_the_model_will_do(
         export(stored, str(tmp_path / "copy"))
     shutil.rmtree(folder)
     flip(store.paths.object(model) / FIRST, CHUNK + 5)
-    assert mend(store, model, LocalSource(tmp_path / "copy")).source_bytes == CHUNK
+    assert repair_model(store, model, LocalSource(tmp_path / "copy")).source_bytes == CHUNK
     assert is_whole(store, model, arrays)
 
 
@@ -116,7 +116,7 @@ def test_a_damaged_manifest_means_importing_anew(
     store: ObjectStore, model: ObjectId, folder: Path, arrays: Arrays, named: str
 ) -> None:
     (store.paths.object(model) / named).write_bytes(b"junk")
-    done = mend(store, model, terms=TERMS)
+    done = repair_model(store, model, terms=TERMS)
     assert done.anew and done.source == str(folder)
     assert_same(stored_arrays(store, model), arrays)
     assert damage_of(store.ports, model) == [] and store.refs.read("org/model", "latest").object == model
@@ -128,7 +128,7 @@ def test_a_damaged_manifest_and_another_model_changes_nothing(
     make_checkpoint(tmp_path / "other", seed=1)
     (store.paths.object(model) / MANIFEST).write_bytes(b"junk")
     with pytest.raises(Refused, match="holds another model"):
-        mend(store, model, LocalSource(tmp_path / "other"), terms=TERMS)
+        repair_model(store, model, LocalSource(tmp_path / "other"), terms=TERMS)
     assert (store.paths.object(model) / MANIFEST).read_bytes() == b"junk"
     assert store.refs.read("org/model", "latest").object == model
 
@@ -152,7 +152,7 @@ def test_a_wrong_source_is_refused_and_nothing_is_changed(
     flip(place / "config.json", 2)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     with pytest.raises(Refused, match=str(tmp_path / "wrong")):
-        mend(store, model, LocalSource(tmp_path / "wrong"))
+        repair_model(store, model, LocalSource(tmp_path / "wrong"))
     after = {path.name: path.read_bytes() for path in place.iterdir()}
     right = (tmp_path / "model" / "config.json").read_bytes()  # every source but the last has the right one
     assert after == before | {"config.json": after["config.json"]}
@@ -169,7 +169,7 @@ def test_a_place_that_cannot_be_made_is_one_error(
     flip(store.paths.object(model) / FIRST, 9)
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(NoRoom, match="quota"):
-        mend(store, model)
+        repair_model(store, model)
 
 
 def test_mending_takes_room_for_what_is_fetched_and_one_copy_and_no_more(
@@ -185,9 +185,9 @@ def test_mending_takes_room_for_what_is_fetched_and_one_copy_and_no_more(
 
     for too_small in (CHUNK - 1, len(before)):
         with pytest.raises(NoRoom, match="no room for"):
-            mend(tight(too_small), model)
+            repair_model(tight(too_small), model)
         assert path.read_bytes() == before and leftovers(store) == []
-    mend(tight(len(before) + 2 * CHUNK), model)
+    repair_model(tight(len(before) + 2 * CHUNK), model)
     assert is_whole(store, model, arrays)
 
 
@@ -195,14 +195,14 @@ def test_without_a_record_a_source_is_asked_for(store: ObjectStore, model: Objec
     shutil.rmtree(store.paths.root / "imports")
     flip(store.paths.object(model) / FIRST, 9)
     with pytest.raises(Refused, match="--from"):
-        mend(store, model)
+        repair_model(store, model)
 
 
 def test_a_source_on_record_that_is_gone_is_told(store: ObjectStore, model: ObjectId, folder: Path) -> None:
     shutil.rmtree(folder)
     flip(store.paths.object(model) / FIRST, 9)
     with pytest.raises(Refused, match="there is no directory"):
-        mend(store, model)
+        repair_model(store, model)
 
 
 def test_a_damaged_copy_is_no_help_and_does_no_harm(
@@ -216,5 +216,5 @@ def test_a_damaged_copy_is_no_help_and_does_no_harm(
     for offset in range(CHUNK // 2, (store.paths.object(model) / FIRST).stat().st_size, CHUNK):
         flip(store.paths.object(model) / FIRST, offset)
     with pytest.raises(Refused, match="does not hold what was published"):
-        mend(store, model, LocalSource(tmp_path / "copy"))
+        repair_model(store, model, LocalSource(tmp_path / "copy"))
     assert leftovers(store) == []

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ebbtide.storage.checkpoints.state.box_reader import Wanted
+from ebbtide.storage.checkpoints.state.box_reader import BoxRequest
 from ebbtide.storage.checkpoints.state.boxes import Box, overlap, runs_of_box
 from ebbtide.storage.checkpoints.state.rank_file import Shard
 from ebbtide.storage.transport.chunk_ranges import down, up
@@ -18,7 +18,7 @@ from tests.examples import examples
 from tests.platform.storage.training.runs import CHUNK, CountedReads, at, make_run, make_transport, same
 
 
-def wanted_of(checkpoint_tensor: object, box: Box, target: torch.Tensor) -> list[Wanted]:
+def wanted_of(checkpoint_tensor: object, box: Box, target: torch.Tensor) -> list[BoxRequest]:
     """What a planner would ask for: the overlap with each part."""
     found = []
     for part in checkpoint_tensor.parts:  # type: ignore[attr-defined]
@@ -29,7 +29,7 @@ def wanted_of(checkpoint_tensor: object, box: Box, target: torch.Tensor) -> list
         place = target
         for d, (a, b, size) in enumerate(zip(common.offsets, box.offsets, common.sizes, strict=True)):
             place = place.narrow(d, a - b, size)
-        found.append(Wanted(part, target.dtype, inner, place))
+        found.append(BoxRequest(part, target.dtype, inner, place))
     return found
 
 
@@ -134,7 +134,7 @@ def test_another_type_is_converted_as_torch_does_it(tmp_path: Path, stored: torc
     with checkpoints.open(at("e1/step-1")) as opened:
         target = torch.zeros(50, 50, dtype=wanted)
         part = opened.tensor("w").parts[0]
-        opened.read([Wanted(part, stored, part.box, target)])
+        opened.read([BoxRequest(part, stored, part.box, target)])
     assert same(target, tensor.to(wanted))
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from ebbtide_train.interactive.idle_detection.idle_rules import Action, IdleRules, Memory, Use, look, note_told
-from ebbtide_train.interactive.idle_detection.owner_notices import Herald, Notice
+from ebbtide_train.interactive.idle_detection.owner_notices import Notice, OwnerNotices
 from ebbtide_train.interactive.ports import GpuMeter
 from ebbtide_train.interactive.process_tree.tree import Tree
 
@@ -18,7 +18,7 @@ class IdleWatch:
 
     Args:
         session, owner: for the notices.
-        touched_s: when its owner touched it last, see `ImagePlace.touched_s`.
+        touched_s: when its owner touched it last, see `SessionFolder.touched_s`.
         say: is told a line for people when something changes.
     """
 
@@ -28,7 +28,7 @@ class IdleWatch:
         *,
         session: str,
         owner: str,
-        herald: Herald,
+        herald: OwnerNotices,
         meter: GpuMeter,
         touched_s: Callable[[], float],
         say: Callable[[str], None] = lambda _line: None,

@@ -103,7 +103,7 @@ class Mail:
             server.send_message(mail)
 
 
-class Herald:
+class OwnerNotices:
     """Sends one notice at a time, by every way, in a thread of its own; tries again what nobody took in."""
 
     def __init__(

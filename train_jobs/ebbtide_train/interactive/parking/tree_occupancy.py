@@ -13,21 +13,21 @@ from ebbtide_train.interactive.errors import CannotStart, SessionCrashed
 from ebbtide_train.interactive.ports import LockFor, SharedLock
 from ebbtide_train.interactive.process_tree.leader import GO, me
 from ebbtide_train.interactive.process_tree.tree import Process, Tree, this_process
-from ebbtide_train.interactive.process_tree.watchdog_client import START_S, Post
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.process_tree.watchdog_client import START_S, WatchdogClient
+from ebbtide_train.interactive.session_folder import SessionFolder
 
 LOCK_S = 60.0  # for a slot that the lease says is ours
 KILL_S = 10.0  # a process killed takes milliseconds; one in a system call that hangs, until that returns
 POLL_S = 0.01
 
 
-class Occupation:
+class TreeOccupancy:
     """One session's, over all the leases that it gets from one keeper."""
 
-    def __init__(self, place: ImagePlace, lock_for: LockFor) -> None:
+    def __init__(self, place: SessionFolder, lock_for: LockFor) -> None:
         self._place, self._lock_for = place, lock_for
         self._lock: SharedLock | None = None
-        self._post: Post | None = None
+        self._post: WatchdogClient | None = None
         self._expected: Process | None = None  # pid, and the least start time, of a leader that may come
         self.tree: Tree | None = None
 
@@ -54,7 +54,7 @@ class Occupation:
         shared = self._lock.share()
         waits, go = os.pipe()
         try:
-            self._post, leader = Post.start(self._place, shared, waits)
+            self._post, leader = WatchdogClient.start(self._place, shared, waits)
             self.tree = Tree(leader)
             # Before it runs anything: should all who hold the lock be killed, the lock's file speaks for it.
             self._answer_for(leader)  # guard: a tree is named in its slot's lock before it runs
@@ -87,7 +87,7 @@ class Occupation:
         self._lock.answer_for((pid, since), expected_s=IMAGE_S)
         shared = self._lock.share()
         try:
-            self._post = Post.await_revival(self._place, shared, pid=pid, since=since, within_s=IMAGE_S)
+            self._post = WatchdogClient.await_revival(self._place, shared, pid=pid, since=since, within_s=IMAGE_S)
         finally:
             os.close(shared)
         self._expected = Process(pid, since)

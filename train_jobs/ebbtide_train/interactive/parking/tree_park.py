@@ -9,13 +9,13 @@ Whatever comes of a revival, the lock stays until nothing that may have come of 
 from collections.abc import Mapping
 
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, OutcomeUnknown, SessionCrashed
-from ebbtide_train.interactive.parking.tree_occupancy import Occupation
+from ebbtide_train.interactive.parking.tree_occupancy import TreeOccupancy
 from ebbtide_train.interactive.ports import Snapshots
 from ebbtide_train.interactive.process_tree.tree import Process
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 
 
-def image(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int) -> None:
+def image(snapshots: Snapshots, place: SessionFolder, occupation: TreeOccupancy, number: int) -> None:
     """Put the tree into image ``number``. When this returns, the image stands and nothing of the tree is left.
 
     Raises:
@@ -40,7 +40,7 @@ def image(snapshots: Snapshots, place: ImagePlace, occupation: Occupation, numbe
 
 
 def revive(
-    snapshots: Snapshots, place: ImagePlace, occupation: Occupation, number: int, gpu_map: Mapping[str, str]
+    snapshots: Snapshots, place: SessionFolder, occupation: TreeOccupancy, number: int, gpu_map: Mapping[str, str]
 ) -> Process:
     """Make image ``number`` run again under a warden, on the GPU that it left or that ``gpu_map`` names.
 

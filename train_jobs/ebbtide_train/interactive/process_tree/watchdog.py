@@ -36,7 +36,7 @@ LEADER = Path(__file__).with_name("leader.py")
 MESSAGE_BYTES = 4096
 
 
-class Warden:
+class Watchdog:
     """``expected``: pid and least start time of a tree that is being revived, which may take ``within_s``."""
 
     def __init__(
@@ -129,7 +129,7 @@ def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
     control = socket.socket(fileno=control_fd)
     if expected:
         pid, ticks, within_s = expected.split(":")
-        warden = Warden(control, lock_fd, None, Process(int(pid), int(ticks)), float(within_s))
+        warden = Watchdog(control, lock_fd, None, Process(int(pid), int(ticks)), float(within_s))
         said = {"pid": os.getpid()}
     else:
         try:
@@ -137,7 +137,7 @@ def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
         except OSError as error:
             control.sendall(json.dumps({"error": str(error)}).encode())
             return
-        warden = Warden(control, lock_fd, Tree(leader, above=os.getpid()), None)
+        warden = Watchdog(control, lock_fd, Tree(leader, above=os.getpid()), None)
         said = {"pid": leader.pid, "started": leader.started}
     with suppress(OSError):  # a keeper that is gone already is noticed below
         control.sendall(json.dumps(said).encode())

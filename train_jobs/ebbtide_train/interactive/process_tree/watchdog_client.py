@@ -14,20 +14,20 @@ from dataclasses import asdict
 
 from ebbtide_train.interactive.errors import CannotStart
 from ebbtide_train.interactive.process_tree.tree import Process
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 
 START_S = 30.0  # a Python process with a few imports: 0.1 s, on a machine that swaps a hundred times that
 _MESSAGE_BYTES = 4096
 
 
-class Post:
+class WatchdogClient:
     """One warden. Its life is that of one tree: from its start, or revival, to its end or its image."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
 
     @classmethod
-    def start(cls, place: ImagePlace, lock: int, waits: int) -> tuple["Post", Process]:
+    def start(cls, place: SessionFolder, lock: int, waits: int) -> tuple["WatchdogClient", Process]:
         """Start the tree of ``place`` under a warden that shares descriptor ``lock``; gives the tree's leader too.
 
         The leader runs nothing before it reads `leader.GO` from descriptor ``waits``, and ends where that ends.
@@ -39,7 +39,9 @@ class Post:
         return post, Process(said["pid"], said["started"])
 
     @classmethod
-    def await_revival(cls, place: ImagePlace, lock: int, *, pid: int, since: int, within_s: float) -> "Post":
+    def await_revival(
+        cls, place: SessionFolder, lock: int, *, pid: int, since: int, within_s: float
+    ) -> "WatchdogClient":
         """A warden for a tree that is about to be revived, whose leader will have ``pid``; ``since`` in ticks.
 
         Args:
@@ -52,8 +54,8 @@ class Post:
 
     @classmethod
     def _begin(
-        cls, place: ImagePlace, lock: int, expected: str, *, stdin: int = subprocess.DEVNULL
-    ) -> tuple["Post", dict[str, int]]:
+        cls, place: SessionFolder, lock: int, expected: str, *, stdin: int = subprocess.DEVNULL
+    ) -> tuple["WatchdogClient", dict[str, int]]:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log = os.open(place.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         module = "ebbtide_train.interactive.process_tree.watchdog"

@@ -6,7 +6,7 @@ from enum import Enum
 from ebbtide.client.messages import RankPhase
 
 
-class KeeperState(Enum):
+class SessionState(Enum):
     """Of the process tree and its hold on the slot."""
 
     NEW = "new"  # nothing runs and nothing is held
@@ -20,58 +20,58 @@ class KeeperState(Enum):
     OVER = "over"  # nothing runs and nothing is held; an image may be there
 
 
-TABLE: Mapping[KeeperState, Mapping[KeeperState, str]] = {
-    KeeperState.NEW: {
-        KeeperState.STARTING: "granted a slot, and there is no image of it",
-        KeeperState.RESUMING: "granted a slot, and there is an image of it",
-        KeeperState.OVER: "it has ended, or was lost, under an earlier keeper",
+TABLE: Mapping[SessionState, Mapping[SessionState, str]] = {
+    SessionState.NEW: {
+        SessionState.STARTING: "granted a slot, and there is no image of it",
+        SessionState.RESUMING: "granted a slot, and there is an image of it",
+        SessionState.OVER: "it has ended, or was lost, under an earlier keeper",
     },
-    KeeperState.STARTING: {
-        KeeperState.RUNNING: "its leader lives",
-        KeeperState.OVER: "it could not be started",
+    SessionState.STARTING: {
+        SessionState.RUNNING: "its leader lives",
+        SessionState.OVER: "it could not be started",
     },
-    KeeperState.RUNNING: {
-        KeeperState.LEAVING: "told to park or to stop, or idle for too long",
-        KeeperState.ENDING: "its command has ended, it was cancelled, or one of its guards was killed",
+    SessionState.RUNNING: {
+        SessionState.LEAVING: "told to park or to stop, or idle for too long",
+        SessionState.ENDING: "its command has ended, it was cancelled, or one of its guards was killed",
     },
-    KeeperState.LEAVING: {
-        KeeperState.RUNNING: "it cannot be taken off: it runs on as before",
-        KeeperState.ASIDE: "its image is committed and its processes are gone; or the driver has taken it off the GPU",
-        KeeperState.ENDING: "its processes are gone without an image, or its command ended meanwhile",
+    SessionState.LEAVING: {
+        SessionState.RUNNING: "it cannot be taken off: it runs on as before",
+        SessionState.ASIDE: "its image is committed and its processes are gone; or the driver has taken it off the GPU",
+        SessionState.ENDING: "its processes are gone without an image, or its command ended meanwhile",
     },
-    KeeperState.ASIDE: {
-        KeeperState.PARKED: "the pool wants it parked: the lock is released",
-        KeeperState.RESUMING: "touched, or told to run, before the pool took the slot",
-        KeeperState.OVER: "it leaves: its image goes on elsewhere",
-        KeeperState.ENDING: "cancelled",
+    SessionState.ASIDE: {
+        SessionState.PARKED: "the pool wants it parked: the lock is released",
+        SessionState.RESUMING: "touched, or told to run, before the pool took the slot",
+        SessionState.OVER: "it leaves: its image goes on elsewhere",
+        SessionState.ENDING: "cancelled",
     },
-    KeeperState.PARKED: {
-        KeeperState.RESUMING: "granted its slot again",
-        KeeperState.OVER: "it leaves: its image goes on elsewhere",
-        KeeperState.ENDING: "cancelled",
+    SessionState.PARKED: {
+        SessionState.RESUMING: "granted its slot again",
+        SessionState.OVER: "it leaves: its image goes on elsewhere",
+        SessionState.ENDING: "cancelled",
     },
-    KeeperState.RESUMING: {
-        KeeperState.RUNNING: "every process of it is back",
-        KeeperState.OVER: "it cannot be revived here; its image stays",
+    SessionState.RESUMING: {
+        SessionState.RUNNING: "every process of it is back",
+        SessionState.OVER: "it cannot be revived here; its image stays",
     },
-    KeeperState.ENDING: {KeeperState.OVER: "no process of it is left and the lock is released"},
-    KeeperState.OVER: {},
+    SessionState.ENDING: {SessionState.OVER: "no process of it is left and the lock is released"},
+    SessionState.OVER: {},
 }
 
-PHASES: Mapping[KeeperState, RankPhase] = {
-    KeeperState.NEW: RankPhase.STARTING,
-    KeeperState.STARTING: RankPhase.STARTING,
-    KeeperState.RUNNING: RankPhase.RUNNING,
-    KeeperState.LEAVING: RankPhase.RUNNING,
-    KeeperState.ASIDE: RankPhase.RUNNING,  # to the pool it has its slot until it has let it go
-    KeeperState.PARKED: RankPhase.PARKED,
-    KeeperState.RESUMING: RankPhase.RESUMING,
-    KeeperState.ENDING: RankPhase.RUNNING,
-    KeeperState.OVER: RankPhase.DONE,
+PHASES: Mapping[SessionState, RankPhase] = {
+    SessionState.NEW: RankPhase.STARTING,
+    SessionState.STARTING: RankPhase.STARTING,
+    SessionState.RUNNING: RankPhase.RUNNING,
+    SessionState.LEAVING: RankPhase.RUNNING,
+    SessionState.ASIDE: RankPhase.RUNNING,  # to the pool it has its slot until it has let it go
+    SessionState.PARKED: RankPhase.PARKED,
+    SessionState.RESUMING: RankPhase.RESUMING,
+    SessionState.ENDING: RankPhase.RUNNING,
+    SessionState.OVER: RankPhase.DONE,
 }
 
 
-def advance(name: str, now: KeeperState, then: KeeperState) -> KeeperState:
+def advance(name: str, now: SessionState, then: SessionState) -> SessionState:
     """Take the edge ``now -> then``.
 
     Raises:

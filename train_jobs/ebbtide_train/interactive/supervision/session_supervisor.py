@@ -10,22 +10,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ebbtide.client.messages import JobDirective, Lease, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease
 from ebbtide_train.interactive.errors import CannotPark, CannotRevive, CannotStart, OutcomeUnknown, SessionCrashed
 from ebbtide_train.interactive.idle_detection.idle_rules import Action
 from ebbtide_train.interactive.idle_detection.idle_watch import IdleWatch
 from ebbtide_train.interactive.parking import tree_park
 from ebbtide_train.interactive.parking.hindrance_watch import HindranceWatch
-from ebbtide_train.interactive.parking.tree_occupancy import Occupation
+from ebbtide_train.interactive.parking.tree_occupancy import TreeOccupancy
 from ebbtide_train.interactive.ports import LockFor, Snapshots, Wishes
 from ebbtide_train.interactive.process_tree.process_env import gpu_of
-from ebbtide_train.interactive.session_folder import ImagePlace
+from ebbtide_train.interactive.session_folder import SessionFolder
 from ebbtide_train.interactive.spec import SessionSpec
 from ebbtide_train.interactive.supervision.session_record import Beginning, Found, How, Life, Record, begin
-from ebbtide_train.interactive.supervision.session_states import KeeperState, advance
-from ebbtide_train.interactive.supervision.status_reports import Voice
+from ebbtide_train.interactive.supervision.session_states import SessionState, advance
+from ebbtide_train.interactive.supervision.status_reports import StatusReports
 from ebbtide_train.output_tail import tail
-from ebbtide_train.session.coordination.directives import Orders
+from ebbtide_train.session.coordination.directives import Directives
 from ebbtide_train.session.coordination.gate import Gate
 
 POLL_S = 0.1  # as often as the gate hears something new
@@ -52,13 +52,13 @@ class Verdict:
     code: int | None = None
 
 
-class Keeper:
+class SessionSupervisor:
     """One session on one node, under the leases of one gang."""
 
     def __init__(
         self,
         spec: SessionSpec,
-        place: ImagePlace,
+        place: SessionFolder,
         *,
         lease: Lease,
         incarnation: str,
@@ -73,16 +73,18 @@ class Keeper:
         self._spec, self._place, self._lease = spec, place, lease
         self._gate, self._snapshots, self._wishes, self._idle = gate, snapshots, wishes, idle
         self._slot_env = slot_env
-        self._orders = Orders(lease.epoch)
-        self._voice = Voice(gate, self._orders, place, job=spec.name, incarnation=incarnation, node=node, lease=lease)
-        self._occupation = Occupation(place, lock_for)
+        self._orders = Directives(lease.epoch)
+        self._voice = StatusReports(
+            gate, self._orders, place, job=spec.name, incarnation=incarnation, node=node, lease=lease
+        )
+        self._occupation = TreeOccupancy(place, lock_for)
         self._record = Record(life=Life.STARTING, command=spec.digest())
         self._hindrances = HindranceWatch(snapshots.in_the_way)
         self._in_place = False  # it is off the GPU and its processes stay
         self._touched_s = 0.0  # when it was put aside
         self._exit_look_s = 0.0
         self._ask_s = 0.0
-        self.state = KeeperState.NEW
+        self.state = SessionState.NEW
 
     def run(self) -> Verdict:
         """Keep the session until it is over or leaves.
@@ -118,10 +120,10 @@ class Keeper:
             return self._tell(beginning)
         self._occupation.take(self._lease)
         if beginning.how is How.REVIVE:
-            self._to(KeeperState.RESUMING)
+            self._to(SessionState.RESUMING)
             self._revive(beginning.image)
             return None
-        self._to(KeeperState.STARTING)
+        self._to(SessionState.STARTING)
         self._start()
         return None
 
@@ -143,7 +145,7 @@ class Keeper:
         return beginning
 
     def _tell(self, beginning: Beginning) -> Verdict:
-        self._to(KeeperState.OVER)
+        self._to(SessionState.OVER)
         return self._ended(self._record.code, beginning.why)
 
     def _start(self) -> None:
@@ -164,7 +166,7 @@ class Keeper:
         order = self._orders.pending(self._gate)
         if order is not None:
             return self._obey(order)
-        if self.state is KeeperState.RUNNING:
+        if self.state is SessionState.RUNNING:
             return self._look_after()
         self._wait_for_touch()
         return None
@@ -182,7 +184,7 @@ class Keeper:
                 return self._finish(int(exited["code"]))
         if not leader_lives or not self._occupation.guarded():
             who = "warden" if leader_lives else "leader"
-            self._to(KeeperState.ENDING)
+            self._to(SessionState.ENDING)
             raise SessionCrashed(f"session {self._spec.name}: its {who} process was killed")
         if self._voice.hindered(self._hindrances.found):
             self._say()
@@ -191,7 +193,7 @@ class Keeper:
         return None
 
     def _finish(self, code: int) -> Verdict:
-        self._to(KeeperState.ENDING)
+        self._to(SessionState.ENDING)
         self._occupation.end(self._spec.stop_s)
         return self._ended(code)
 
@@ -210,7 +212,7 @@ class Keeper:
         """Take it off its slot; why that cannot be, or "" when it is. ``to_disk``: it must outlive this process."""
         self._touched_s = self._place.touched_s()
         self._hindrances.pause()
-        self._to(KeeperState.LEAVING)
+        self._to(SessionState.LEAVING)
         self._record = replace(self._record, gpu=gpu_of(self._lease))
         tree = self._occupation.tree
         assert tree is not None, "what runs has a tree"
@@ -220,12 +222,12 @@ class Keeper:
                 self._image()
         except CannotPark as error:
             self._hindrances.begin()
-            self._to(KeeperState.RUNNING, park_refused=str(error))
+            self._to(SessionState.RUNNING, park_refused=str(error))
             return str(error)
         except (SessionCrashed, OutcomeUnknown):
-            self._to(KeeperState.ENDING)
+            self._to(SessionState.ENDING)
             raise
-        self._to(KeeperState.ASIDE)
+        self._to(SessionState.ASIDE)
         return ""
 
     def _image(self) -> None:
@@ -257,13 +259,13 @@ class Keeper:
             tree_park.revive(self._snapshots, self._place, self._occupation, number, self._moved())
         except (CannotRevive, CannotStart):
             self._write(Life.IMAGED)
-            self._to(KeeperState.OVER)
+            self._to(SessionState.OVER)
             raise
         self._runs()
 
     def _come_back(self, lease: Lease) -> None:
         self._lease = lease
-        self._to(KeeperState.RESUMING)
+        self._to(SessionState.RESUMING)
         if self._in_place:
             self._return_to_gpu()
         else:
@@ -281,7 +283,7 @@ class Keeper:
             except CannotPark as worse:
                 raise CannotRevive(f"{error}; nor can it become an image: {worse}") from error
             self._in_place = False
-            self._to(KeeperState.OVER)
+            self._to(SessionState.OVER)
             raise CannotRevive(f"{error}; it goes on from image {self._record.images}") from error
         self._in_place = False
         self._runs()
@@ -292,7 +294,7 @@ class Keeper:
         return {was: now} if was and now and was != now else {}
 
     def _runs(self) -> None:
-        self._to(KeeperState.RUNNING)
+        self._to(SessionState.RUNNING)
         self._idle.begin()
         tree = self._occupation.tree
         assert tree is not None, "what runs has a tree"
@@ -304,10 +306,10 @@ class Keeper:
 
     def _wait_for_touch(self) -> None:
         if self._place.touched_s() == self._touched_s:
-            if self.state is KeeperState.ASIDE:
+            if self.state is SessionState.ASIDE:
                 self._ask_to_be_parked()
             return
-        if self.state is KeeperState.ASIDE:
+        if self.state is SessionState.ASIDE:
             self._come_back(self._lease)  # the slot is still ours
         elif self._wishes.resume("touched by its owner"):
             self._touched_s = self._place.touched_s()
@@ -320,34 +322,34 @@ class Keeper:
     # ---- orders
 
     def _obey(self, order: JobDirective) -> Verdict | None:
-        if order.want is Want.CANCEL:
+        if order.want is DesiredState.CANCEL:
             return self._cancel(order)
-        if order.want is Want.RUN:
+        if order.want is DesiredState.RUN:
             assert order.lease is not None, "orders without a lease are not pending"
             self._orders.carried_out(order.number, order.lease.epoch)
-            if self.state is KeeperState.PARKED:
+            if self.state is SessionState.PARKED:
                 self._occupation.take(order.lease)
                 self._come_back(order.lease)
-            elif self.state is KeeperState.ASIDE:
+            elif self.state is SessionState.ASIDE:
                 self._come_back(order.lease)
             else:
                 self._say()
             return None
-        if self.state is KeeperState.RUNNING:
+        if self.state is SessionState.RUNNING:
             self._orders.carried_out(order.number, 0)
-            if self._put_aside(to_disk=order.want is Want.STOP):
+            if self._put_aside(to_disk=order.want is DesiredState.STOP):
                 return None
         self._orders.carried_out(order.number, 0)
-        if order.want is Want.STOP:
+        if order.want is DesiredState.STOP:
             return self._leave()
         self._let_go()
         return None
 
     def _let_go(self) -> None:
         """The slot is the pool's again."""
-        if self.state is KeeperState.ASIDE:
+        if self.state is SessionState.ASIDE:
             self._occupation.release()
-            self._to(KeeperState.PARKED)
+            self._to(SessionState.PARKED)
         else:
             self._say()
 
@@ -360,12 +362,12 @@ class Keeper:
                 return None
             self._in_place = False
         self._occupation.release()
-        self.state = advance(self._spec.name, self.state, KeeperState.OVER)
+        self.state = advance(self._spec.name, self.state, SessionState.OVER)
         self._voice.say(self.state, images=self._record.images, lives=False, stopped=True)
         return Verdict(End.LEFT, f"its image {self._record.images} goes on under another keeper")
 
     def _cancel(self, order: JobDirective) -> Verdict:
-        self._to(KeeperState.ENDING)
+        self._to(SessionState.ENDING)
         self._occupation.end(self._spec.stop_s)
         self._orders.carried_out(order.number, 0)
         self._write(Life.ENDED, outcome="cancelled")
@@ -389,20 +391,20 @@ class Keeper:
             self._snapshots.discard(self._place.image(number))
         self._snapshots.forget()
         self._occupation.release()
-        if self.state is not KeeperState.OVER:
-            self._to(KeeperState.OVER)
+        if self.state is not SessionState.OVER:
+            self._to(SessionState.OVER)
         self._voice.note(outcome=verdict.text, code=verdict.code)
         return verdict
 
     # ---- words
 
-    def _to(self, state: KeeperState, *, park_refused: str = "") -> None:
+    def _to(self, state: SessionState, *, park_refused: str = "") -> None:
         self.state = advance(self._spec.name, self.state, state)
         self._say(park_refused=park_refused)
 
     def _say(self, *, park_refused: str = "") -> None:
-        aside_whole = self.state in (KeeperState.ASIDE, KeeperState.PARKED) and not self._in_place
-        lives = not aside_whole and self.state is not KeeperState.RESUMING
+        aside_whole = self.state in (SessionState.ASIDE, SessionState.PARKED) and not self._in_place
+        lives = not aside_whole and self.state is not SessionState.RESUMING
         self._voice.say(self.state, images=self._record.images, lives=lives, park_refused=park_refused)
 
     def _write(self, life: Life, *, outcome: str = "") -> None:

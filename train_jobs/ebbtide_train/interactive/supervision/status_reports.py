@@ -11,19 +11,27 @@ from typing import Any
 
 from ebbtide.client.messages import Lease, RankPhase, RankReport
 from ebbtide_train.interactive.ports import InTheWay
-from ebbtide_train.interactive.session_folder import ImagePlace
-from ebbtide_train.interactive.supervision.session_states import PHASES, KeeperState
-from ebbtide_train.session.coordination.directives import Orders
+from ebbtide_train.interactive.session_folder import SessionFolder
+from ebbtide_train.interactive.supervision.session_states import PHASES, SessionState
+from ebbtide_train.session.coordination.directives import Directives
 from ebbtide_train.session.coordination.gate import Gate
 
 REASON_CHARS = 300  # of a reason in a report that is sent ten times a second
 
 
-class Voice:
+class StatusReports:
     """Says the present state, whole, each time."""
 
     def __init__(
-        self, gate: Gate, orders: Orders, place: ImagePlace, *, job: str, incarnation: str, node: str, lease: Lease
+        self,
+        gate: Gate,
+        orders: Directives,
+        place: SessionFolder,
+        *,
+        job: str,
+        incarnation: str,
+        node: str,
+        lease: Lease,
     ) -> None:
         self._gate, self._orders, self._place = gate, orders, place
         self._report = RankReport(
@@ -43,7 +51,7 @@ class Voice:
         self._in_the_way: InTheWay | None = None
 
     def say(
-        self, state: KeeperState, *, images: int, lives: bool, park_refused: str = "", stopped: bool = False
+        self, state: SessionState, *, images: int, lives: bool, park_refused: str = "", stopped: bool = False
     ) -> None:
         """``lives``: there is more of it than its last image holds. ``stopped``: it leaves, and goes on later."""
         self._report = replace(

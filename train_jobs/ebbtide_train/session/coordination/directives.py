@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ebbtide.client.messages import JobDirective, Want
+from ebbtide.client.messages import DesiredState, JobDirective
 from ebbtide_train.session.coordination.gate import Gate
 
-_CODES = {Want.RUN: 0, Want.PARK: 1, Want.STOP: 2, Want.CANCEL: 3}
+_CODES = {DesiredState.RUN: 0, DesiredState.PARK: 1, DesiredState.STOP: 2, DesiredState.CANCEL: 3}
 _WANTS = {code: want for want, code in _CODES.items()}
 _logger = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ class Agreed:
     """What all ranks do at this safe point."""
 
     number: int
-    want: Want
+    want: DesiredState
     lease_epoch: int
     checkpoint_due: bool
     durable: int = 0  # finished steps that are published, as rank 0 knows
 
 
-class Orders:
+class Directives:
     """One rank's memory of what it has carried out and of the highest lease epoch it saw."""
 
     def __init__(self, lease_epoch: int) -> None:
@@ -58,7 +58,7 @@ class Orders:
         if (
             stale  # guard: an order of an earlier lease is refused
             # guard: an order to run without a lease is refused
-            or (directive.want is Want.RUN and directive.lease is None)
+            or (directive.want is DesiredState.RUN and directive.lease is None)
         ):
             if directive.number > self._refused:
                 self._refused = directive.number
@@ -75,7 +75,7 @@ class Orders:
         values = [0, 0, 0, 0]
         if group.rank == 0:
             heard = self.pending(gate)
-            number, want = (self.done, Want.RUN) if heard is None else (heard.number, heard.want)
+            number, want = (self.done, DesiredState.RUN) if heard is None else (heard.number, heard.want)
             epoch = heard.lease.epoch if heard is not None and heard.lease is not None else self.epoch
             values = [number * 4 + _CODES[want], epoch, int(checkpoint_due), durable]
         found = group.begin_max_of(values)

@@ -16,7 +16,7 @@ from ebbtide_train.session.errors import GangBroken
 WAIT_S = 60.0  # ending a communicator takes less than a second; a rank that takes so long hangs in it
 
 
-def answer(folder: Path, name: str, *, rank: int, world: int, wait_s: float = WAIT_S) -> Path:
+def file_barrier(folder: Path, name: str, *, rank: int, world: int, wait_s: float = WAIT_S) -> Path:
     """Say that this rank is there, and wait until all are.
 
     Args:

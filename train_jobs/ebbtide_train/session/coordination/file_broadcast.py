@@ -12,12 +12,12 @@ import os
 import time
 from pathlib import Path
 
-from ebbtide.client.messages import JobDirective, Lease, SlotRef, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, SlotRef
 
 POLL_S = 0.02  # a resume takes 0.1 to 0.2 s (facts of the line): this adds little and costs nothing measurable
 
 
-def write_word(path: Path, directive: JobDirective) -> None:
+def broadcast(path: Path, directive: JobDirective) -> None:
     """Tell the parked ranks."""
     lease = directive.lease
     record = {
@@ -37,7 +37,7 @@ def write_word(path: Path, directive: JobDirective) -> None:
     temporary.rename(path)
 
 
-def read_word(path: Path) -> JobDirective | None:
+def read_broadcast(path: Path) -> JobDirective | None:
     """What rank 0 said, or None yet."""
     try:
         record = json.loads(path.read_text())
@@ -46,15 +46,15 @@ def read_word(path: Path) -> JobDirective | None:
     lease = record["lease"]
     return JobDirective(
         number=record["number"],
-        want=Want(record["want"]),
+        want=DesiredState(record["want"]),
         lease=None
         if lease is None
         else Lease(lease["workload"], lease["epoch"], tuple(SlotRef(*slot) for slot in lease["slots"])),
     )
 
 
-def wait_for_word(path: Path) -> JobDirective:
+def wait_for_broadcast(path: Path) -> JobDirective:
     """Block until rank 0 has spoken. If rank 0 dies instead, whoever runs the gang ends this process."""
-    while (word := read_word(path)) is None:
+    while (word := read_broadcast(path)) is None:
         time.sleep(POLL_S)
     return word

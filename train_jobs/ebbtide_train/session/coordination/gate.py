@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ebbtide.client.messages import JobDirective, Lease, RankPhase, RankReport, Want
+from ebbtide.client.messages import DesiredState, JobDirective, Lease, RankPhase, RankReport
 
 
 class Gate(Protocol):
@@ -41,19 +41,19 @@ class Away:
 
     polls: int = 1
     until: Callable[[RankReport], bool] | None = None
-    then: Want = Want.RUN
+    then: DesiredState = DesiredState.RUN
 
 
 class ScriptedGate:
     """Plays an arbiter with a plan: after so many finished steps, this is wanted. For tests and control runs."""
 
-    def __init__(self, plan: Mapping[int, Want | Away], *, lease: Lease) -> None:
+    def __init__(self, plan: Mapping[int, DesiredState | Away], *, lease: Lease) -> None:
         """``plan`` maps finished steps to what is wanted then; each entry is used once."""
         self._plan = dict(plan)
         self._lease = lease
         self._away: Away | None = None
         self._polls_left = 0
-        self._latest = JobDirective(number=0, want=Want.RUN, lease=lease)
+        self._latest = JobDirective(number=0, want=DesiredState.RUN, lease=lease)
         self.reports: list[RankReport] = []
 
     def directive(self) -> JobDirective | None:
@@ -65,7 +65,7 @@ class ScriptedGate:
             if ready:
                 want, self._away = self._away.then, None
                 self._lease = replace(self._lease, epoch=self._lease.epoch + 1)
-                self._say(want, self._lease if want is Want.RUN else None)
+                self._say(want, self._lease if want is DesiredState.RUN else None)
         return self._latest
 
     def report(self, report: RankReport) -> None:
@@ -74,9 +74,9 @@ class ScriptedGate:
         entry = self._plan.pop(report.step + 1, None) if report.phase is RankPhase.RUNNING else None
         if isinstance(entry, Away):
             self._away, self._polls_left = entry, entry.polls
-            self._say(Want.PARK, None)
+            self._say(DesiredState.PARK, None)
         elif entry is not None:
-            self._say(entry, self._lease if entry is Want.RUN else None)
+            self._say(entry, self._lease if entry is DesiredState.RUN else None)
 
-    def _say(self, want: Want, lease: Lease | None) -> None:
+    def _say(self, want: DesiredState, lease: Lease | None) -> None:
         self._latest = JobDirective(number=self._latest.number + 1, want=want, lease=lease)

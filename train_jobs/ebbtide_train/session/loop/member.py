@@ -12,14 +12,14 @@ import torch
 
 from ebbtide.client.messages import RankPhase, RankReport
 from ebbtide_train.session.checkpoints.durability import Durability
-from ebbtide_train.session.coordination.directives import Agreed, Orders
+from ebbtide_train.session.coordination.directives import Agreed, Directives
 from ebbtide_train.session.coordination.gate import Gate
 from ebbtide_train.session.coordination.process_group import Group
 from ebbtide_train.session.errors import Leaving
 from ebbtide_train.session.parking.occupancy import Occupancy
 from ebbtide_train.session.settings import SessionSettings
-from ebbtide_train.session.state.ddp_wrapper import Prepared
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.ddp_wrapper import DdpWrapper
+from ebbtide_train.session.state.train_state import TrainState
 
 _ERROR_CHARS = 300  # of a reason in a report that is sent ten times a second
 
@@ -32,9 +32,9 @@ class Member:
         self.gate = gate
         self.occupancy = occupancy
         self.durability = durability
-        self.orders = Orders(settings.lease.epoch)
-        self.prepared: Prepared | None = None  # until the author has called prepare()
-        self.tracked: Tracked | None = None
+        self.orders = Directives(settings.lease.epoch)
+        self.prepared: DdpWrapper | None = None  # until the author has called prepare()
+        self.tracked: TrainState | None = None
         self.finished = 0  # finished steps, over the whole life of the job
         self.dataset_len = 0  # 0: not known yet
         self.parks = 0  # of this gang, in place

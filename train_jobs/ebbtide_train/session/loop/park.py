@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 import torch
 
-from ebbtide.client.messages import JobDirective, RankPhase, Want
+from ebbtide.client.messages import DesiredState, JobDirective, RankPhase
 from ebbtide.snapshot.errors import NotEvictable
 from ebbtide_train.session.checkpoints import author_saves
 from ebbtide_train.session.checkpoints.durability import RETRY_S
-from ebbtide_train.session.coordination.file_broadcast import POLL_S, wait_for_word, write_word
+from ebbtide_train.session.coordination.file_broadcast import POLL_S, broadcast, wait_for_broadcast
 from ebbtide_train.session.coordination.process_group import Group
 from ebbtide_train.session.coordination.rendezvous import folder_of
 from ebbtide_train.session.errors import GangBroken
@@ -56,7 +56,7 @@ def look(member: Member) -> None:
         member.hindered(member.occupancy.hindrance(member.tracked))
 
 
-def park(member: Member, number: int) -> Want:
+def park(member: Member, number: int) -> DesiredState:
     """Step aside in place and wait; gives what is wanted then: RUN, and the gang is back, or that it shall leave.
 
     Also RUN if a rank cannot park; the arbiter is told why.
@@ -71,7 +71,7 @@ def park(member: Member, number: int) -> Want:
     member.hindered(why)
     if why:  # guard: if one rank cannot park none does
         member.carried_out(number, 0, park_refused=why)
-        return Want.RUN
+        return DesiredState.RUN
     member.occupancy.vacate(member.prepared)
     member.parks += 1
     member.orders.carried_out(number, 0)
@@ -80,11 +80,11 @@ def park(member: Member, number: int) -> Want:
     if settings.rank == KEEPER:
         member.occupancy.host.hash_in_background()  # of the others' nobody but themselves could make anything
         word = _wait_parked(member, state)
-        write_word(path, word)
+        broadcast(path, word)
     else:
-        word = wait_for_word(path)
+        word = wait_for_broadcast(path)
     member.orders.carried_out(word.number, 0)
-    if word.want is not Want.RUN:
+    if word.want is not DesiredState.RUN:
         return word.want
     assert word.lease is not None
     member.orders.carried_out(word.number, word.lease.epoch)
@@ -93,7 +93,7 @@ def park(member: Member, number: int) -> Want:
     _check_together(group, member.finished)
     path.unlink(missing_ok=True)  # every rank has read it
     member.say(RankPhase.RUNNING)
-    return Want.RUN
+    return DesiredState.RUN
 
 
 def _copy_out(member: Member) -> tuple[dict[str, object], str]:
@@ -157,10 +157,10 @@ def _wait_parked(member: Member, state: Mapping[str, object]) -> JobDirective:
         word = orders.pending(member.gate)
         if word is None:
             time.sleep(POLL_S)
-        elif word.want is Want.PARK:
+        elif word.want is DesiredState.PARK:
             orders.carried_out(word.number, 0)
             member.say(RankPhase.PARKED)
-        elif word.want is Want.RUN:
+        elif word.want is DesiredState.RUN:
             return word
         else:
             durability.wait()

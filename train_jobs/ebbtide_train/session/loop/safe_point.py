@@ -9,7 +9,7 @@ to all.
 
 import time
 
-from ebbtide.client.messages import RankPhase, Want
+from ebbtide.client.messages import DesiredState, RankPhase
 from ebbtide_train.session.checkpoints.durability import RETRY_S
 from ebbtide_train.session.coordination.directives import Agreed
 from ebbtide_train.session.errors import Cancelled, CheckpointFailed, Preempted
@@ -57,17 +57,17 @@ def _agreed(member: Member) -> Agreed:
 
 
 def _obey(member: Member, agreed: Agreed) -> None:
-    if agreed.want is Want.RUN:
+    if agreed.want is DesiredState.RUN:
         member.carried_out(agreed.number, agreed.lease_epoch)
-    elif agreed.want is Want.PARK:
+    elif agreed.want is DesiredState.PARK:
         want = park(member, agreed.number)
-        if want is not Want.RUN:
+        if want is not DesiredState.RUN:
             _leave(member, want)
     else:
         _stop(member, agreed.number, agreed.want)
 
 
-def _stop(member: Member, number: int, want: Want) -> None:
+def _stop(member: Member, number: int, want: DesiredState) -> None:
     """Publish and leave. While the commit fails the gang stays where it is, says so and tries again: leaving would
     lose steps, and so would more steps, since whoever cannot wait kills it after its grace."""
     # guard: a gang that is told to stop commits before it leaves; a commit that fails keeps the gang where it is
@@ -84,10 +84,10 @@ def _stop(member: Member, number: int, want: Want) -> None:
     _leave(member, want)
 
 
-def _leave(member: Member, want: Want) -> None:
+def _leave(member: Member, want: DesiredState) -> None:
     member.occupancy.leave(member.prepared, member.tracked, drop_state=True)
     member.say(RankPhase.STOPPED)
-    kind = Preempted if want is Want.STOP else Cancelled
+    kind = Preempted if want is DesiredState.STOP else Cancelled
     member.left = kind(f"{member.settings.job}: left at step {member.finished} with everything committed")
     raise member.left
 

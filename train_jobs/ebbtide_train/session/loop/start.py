@@ -11,14 +11,14 @@ from ebbtide_train.session.checkpoints.checkpoint_store import STALE_S, Checkpoi
 from ebbtide_train.session.coordination.file_broadcast import POLL_S
 from ebbtide_train.session.errors import CheckpointMismatch, GangBroken
 from ebbtide_train.session.loop.member import Member
-from ebbtide_train.session.parking.leftover_regions import LeftBehind
-from ebbtide_train.session.parking.takeover import rescue, settle
+from ebbtide_train.session.parking.leftover_regions import LeftoverRegions
+from ebbtide_train.session.parking.takeover import settle, take_over
 from ebbtide_train.session.state import rng
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.train_state import TrainState
 from ebbtide_train.session.step_log import GangLine, finished_by_last_gang, note_gang
 
 
-def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftBehind) -> Ref | None:
+def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftoverRegions) -> Ref | None:
     """All ranks go on from the checkpoint that rank 0 finds; rank 0 counts what was lost since.
 
     Before that, rank 0 makes a checkpoint of what the last gang has left parked, if it is further than any.
@@ -30,7 +30,7 @@ def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftBehi
     group, settings = member.group, member.settings
     epoch, step, lost = 0, 0, 0
     if group.rank == 0:  # guard: the first rank begins the gang's epoch before any rank reads
-        rescued = rescue(settings, left_behind, member.tell)
+        rescued = take_over(settings, left_behind, member.tell)
         found = store.begin(settings.lease.epoch, settings.ledger)
         settle(settings, left_behind)
         epoch, step = (0, 0) if found is None else (found.epoch, found.step)
@@ -55,7 +55,7 @@ def agree_on_start(member: Member, store: CheckpointStore, left_behind: LeftBehi
     return ref
 
 
-def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: Tracked) -> torch.Tensor | None:
+def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: TrainState) -> torch.Tensor | None:
     """Take the commit's state back; gives this rank's generators as they were then, if the gang is of the same size.
 
     Raises:

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from ebbtide_train.session.errors import SessionMisuse
 from ebbtide_train.session.loop.samples import micro_batches, sample_ids
 from ebbtide_train.session.settings import SessionSettings
-from ebbtide_train.session.state.ddp_wrapper import Prepared
+from ebbtide_train.session.state.ddp_wrapper import DdpWrapper
 
 
 class Dataset(Protocol):
@@ -53,7 +53,7 @@ class Step:
         self,
         index: int,
         settings: SessionSettings,
-        prepared: Prepared,
+        prepared: DdpWrapper,
         device: torch.device,
         on_gradients: Callable[[], None] = lambda: None,
     ) -> None:

@@ -22,7 +22,7 @@ class Lender(Protocol):
         """
 
 
-class LentMemory:
+class LentRegion:
     """See `ebbtide.snapshot.eviction.host_memory.HostMemory`."""
 
     def __init__(self, lender: Lender, key: RegionKey) -> None:

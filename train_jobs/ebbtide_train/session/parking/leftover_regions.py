@@ -41,7 +41,7 @@ class Taken:
     why: str = ""
 
 
-class LeftBehind(Protocol):
+class LeftoverRegions(Protocol):
     """How a gang reaches the host memory of nodes. No call blocks for long, but for `publish`; none raises."""
 
     def nodes(self, known: Sequence[str]) -> Sequence[str]:

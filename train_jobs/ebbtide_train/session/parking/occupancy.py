@@ -23,7 +23,7 @@ from ebbtide.snapshot.eviction.page_lock import NothingLocked, PageLock
 from ebbtide.snapshot.eviction.tensor_eviction import discard, plan
 from ebbtide.snapshot.nccl import chosen
 from ebbtide.system.process_memory import malloc_trim
-from ebbtide_train.session.coordination.file_barrier import answer
+from ebbtide_train.session.coordination.file_barrier import file_barrier
 from ebbtide_train.session.coordination.process_group import Group
 from ebbtide_train.session.coordination.rendezvous import folder_of
 from ebbtide_train.session.parking.device_context import ContextStays, DeviceContext, NothingStays
@@ -31,8 +31,8 @@ from ebbtide_train.session.parking.host_checkpoint import Portable
 from ebbtide_train.session.parking.host_state import HostState
 from ebbtide_train.session.parking.park_hindrances import obstacle
 from ebbtide_train.session.settings import SessionSettings
-from ebbtide_train.session.state.ddp_wrapper import Prepared
-from ebbtide_train.session.state.train_state import Tracked
+from ebbtide_train.session.state.ddp_wrapper import DdpWrapper
+from ebbtide_train.session.state.train_state import TrainState
 
 
 class Lock(Protocol):
@@ -110,18 +110,18 @@ class Occupancy:
         )
         return self.group
 
-    def wrap(self, prepared: Prepared, *, init_sync: bool) -> None:
+    def wrap(self, prepared: DdpWrapper, *, init_sync: bool) -> None:
         """DDP over the present group; a gang of one needs none, nor does a model that is split over the ranks."""
         if self._settings.world > 1 and not prepared.split:
             prepared.wrap(device=self.device, bucket_cap_mb=self._settings.bucket_cap_mb, init_sync=init_sync)
 
-    def hindrance(self, tracked: Tracked) -> str:
+    def hindrance(self, tracked: TrainState) -> str:
         """Why this rank can never park in place as it is, whatever memory there is; empty if nothing is found."""
         if not self._settings.in_place:
             return "the job is configured not to park in place"
         return self.context.refusal() or obstacle(tracked.model, self.device, self.nccl)
 
-    def refusal(self, tracked: Tracked, portable: Portable | None) -> str:
+    def refusal(self, tracked: TrainState, portable: Portable | None) -> str:
         """Why this rank cannot park in place; empty if it can, and then enough host memory is lent to it.
 
         Args:
@@ -137,7 +137,7 @@ class Occupancy:
         return self.host.lend(away.size_bytes if portable is None else portable.size_bytes(away))
 
     def copy_out(
-        self, tracked: Tracked, portable: Portable | None, note: bytes, *, step: int
+        self, tracked: TrainState, portable: Portable | None, note: bytes, *, step: int
     ) -> tuple[dict[str, object], str]:
         """Copy everything tracked to host memory, and free nothing; `refusal` has just been empty on every rank.
 
@@ -149,7 +149,7 @@ class Occupancy:
         except (SnapshotError, OSError, MemoryError) as error:
             return {}, str(error) or type(error).__name__
 
-    def vacate(self, prepared: Prepared) -> None:
+    def vacate(self, prepared: DdpWrapper) -> None:
         """Leave the slot in place; every rank has copied.
 
         Raises:
@@ -164,7 +164,7 @@ class Occupancy:
             self._frozen = True
         self._trim_and_release()
 
-    def come_back(self, prepared: Prepared, lease: Lease) -> Group:
+    def come_back(self, prepared: DdpWrapper, lease: Lease) -> Group:
         """Take the slot again and put everything back where it was. Host memory keeps its copy.
 
         Raises:
@@ -181,7 +181,7 @@ class Occupancy:
         self.wrap(prepared, init_sync=False)  # every rank has its own bits back
         return group
 
-    def leave(self, prepared: Prepared | None, tracked: Tracked | None, *, drop_state: bool) -> None:
+    def leave(self, prepared: DdpWrapper | None, tracked: TrainState | None, *, drop_state: bool) -> None:
         """Leave for good: with ``drop_state`` the tracked tensors go at once, and the lock with them if nothing stays.
 
         Whatever cannot be dropped here keeps the lock until this process exits.
@@ -204,9 +204,9 @@ class Occupancy:
         settings = self._settings
         if settings.world > 1:
             name = f"off-{settings.lease.epoch}-{self._formations}"
-            self._answered = answer(folder_of(settings), name, rank=settings.rank, world=settings.world)
+            self._answered = file_barrier(folder_of(settings), name, rank=settings.rank, world=settings.world)
 
-    def _drop_group(self, prepared: Prepared | None) -> None:
+    def _drop_group(self, prepared: DdpWrapper | None) -> None:
         """DDP first. With the group destroyed first, ranks were seen to hang here (3 ranks, several times); the likely
         cause is that a reducer with the last reference to the group ends it while it holds the interpreter's lock,
         which the group's threads want in order to let go of their tensors."""

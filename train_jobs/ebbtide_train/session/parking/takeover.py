@@ -23,7 +23,7 @@ from ebbtide.storage.errors import StorageError
 from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore
 from ebbtide_train.session.errors import CheckpointFailed, CheckpointMismatch, CommitHopeless, ParkedStateUnusable
 from ebbtide_train.session.parking.host_checkpoint import read_note, read_state
-from ebbtide_train.session.parking.leftover_regions import Left, LeftBehind, Outcome, Taken, over, worth_having
+from ebbtide_train.session.parking.leftover_regions import Left, LeftoverRegions, Outcome, Taken, over, worth_having
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.session.step_log import last_nodes
 
@@ -33,7 +33,7 @@ _AGAIN_S = 1.0
 _logger = logging.getLogger(__name__)
 
 
-def rescue(settings: SessionSettings, left_behind: LeftBehind, tell: Callable[[str], None]) -> int:
+def take_over(settings: SessionSettings, left_behind: LeftoverRegions, tell: Callable[[str], None]) -> int:
     """Publish what the last gang left, if it is further than any checkpoint; for rank 0, before its gang begins.
 
     Args:
@@ -72,7 +72,7 @@ def rescue(settings: SessionSettings, left_behind: LeftBehind, tell: Callable[[s
         time.sleep(_AGAIN_S)
 
 
-def settle(settings: SessionSettings, left_behind: LeftBehind) -> None:
+def settle(settings: SessionSettings, left_behind: LeftoverRegions) -> None:
     """Free what earlier gangs have left on nodes; for rank 0, once it has begun and before the ranks borrow."""
     for node in left_behind.nodes(last_nodes(settings.run_dir, also=settings.node)):
         for _, lease_epoch in sorted(over(left_behind.look(node) or (), settings.job)):
@@ -107,7 +107,7 @@ def publish_region(path: Path, run_dir: Path, *, keep: int) -> Taken:
     return Taken(Outcome.PUBLISHED)
 
 
-def _look_everywhere(settings: SessionSettings, left_behind: LeftBehind) -> list[Left]:
+def _look_everywhere(settings: SessionSettings, left_behind: LeftoverRegions) -> list[Left]:
     """What there is on the nodes of the last gangs. A node that says nothing for long is taken to have nothing."""
     left: list[Left] = []
     silent = list(left_behind.nodes(last_nodes(settings.run_dir, also=settings.node)))

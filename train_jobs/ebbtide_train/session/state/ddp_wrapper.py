@@ -16,7 +16,7 @@ from ebbtide_train.session.errors import SessionMisuse
 from ebbtide_train.session.state.ddp_bucket_order import ddp, must_be_reduced
 
 
-class Prepared(nn.Module):
+class DdpWrapper(nn.Module):
     """Forwards to the wrapped model; its parameters are the author's module's own."""
 
     def __init__(self, module: nn.Module, *, unused_parameters: bool = False) -> None:

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.checkpoints.state import rank_file
-from ebbtide.storage.checkpoints.state.box_reader import DTYPES, Wanted
+from ebbtide.storage.checkpoints.state.box_reader import DTYPES, BoxRequest
 from ebbtide.storage.checkpoints.state.boxes import Box, Ints, overlap
 from ebbtide.storage.checkpoints.state.plain_state import pack
 from ebbtide.storage.checkpoints.state.rank_file import must_be_storable
@@ -121,7 +121,7 @@ def read_parts(opened: OpenCheckpoint, here: Mapping[str, Layout]) -> dict[str, 
         Corrupt, TransferFailed: as `OpenCheckpoint.read_state`.
     """
     made: dict[str, tuple[Layout, torch.Tensor]] = {}
-    wanted: list[Wanted] = []
+    wanted: list[BoxRequest] = []
     for name, stored in opened.index.tensors.items():
         shape = torch.Size(stored.shape)
         layout = here.get(name) or (_of_parameter(name, shape, here) if name.startswith(_OF_OPTIMIZER) else None)
@@ -155,7 +155,7 @@ def _layout(name: str, tensor: DTensor, world: int) -> Layout:
     return Layout(mesh, placements, tensor.shape, tuple(tensor.stride()), box, first and box.volume > 0)
 
 
-def _wanted(stored: StoredTensor, box: Box, local: torch.Tensor) -> list[Wanted]:
+def _wanted(stored: StoredTensor, box: Box, local: torch.Tensor) -> list[BoxRequest]:
     found = []
     for part in stored.parts:
         if (common := overlap(part.box, box)) is None:
@@ -164,5 +164,5 @@ def _wanted(stored: StoredTensor, box: Box, local: torch.Tensor) -> list[Wanted]
         for dimension, (at, size, start) in enumerate(zip(common.offsets, common.sizes, box.offsets, strict=True)):
             target = target.narrow(dimension, at - start, size)
         inside = tuple(at - start for at, start in zip(common.offsets, part.box.offsets, strict=True))
-        found.append(Wanted(part, DTYPES[stored.dtype], Box(inside, common.sizes), target))
+        found.append(BoxRequest(part, DTYPES[stored.dtype], Box(inside, common.sizes), target))
     return found

@@ -32,7 +32,7 @@ class Stateful(Protocol):
         """Take it back."""
 
 
-class Tracked:
+class TrainState:
     """The objects of one rank's training."""
 
     def __init__(

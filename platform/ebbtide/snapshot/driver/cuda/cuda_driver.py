@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ebbtide.snapshot.driver.cuda.cuda_library import CudaLibrary, CudaRefused
-from ebbtide.snapshot.driver.cuda.cuda_results import judge
+from ebbtide.snapshot.driver.cuda.cuda_results import check_result
 from ebbtide.snapshot.driver.cuda.custom_storage import CudaOperation, HeldContexts
 from ebbtide.snapshot.driver.errors import DriverRefused, ProcessGone
 from ebbtide.snapshot.driver.gpu_map import completed, moved_in
@@ -140,7 +140,7 @@ class CudaDriver:
             return
         unread, state = self._library.api.cuCheckpointProcessGetState(pid)
         read_back = None if unread else ProcessState(int(state))
-        raise judge(call, pid, self._library.name(code), read_back, lives=started_ticks(pid) is not None)
+        raise check_result(call, pid, self._library.name(code), read_back, lives=started_ticks(pid) is not None)
 
 
 def _pair(api: Any, old: str, new: str) -> Any:

@@ -25,7 +25,7 @@ _REMEDIES = {
 _NOT_BEGUN = frozenset({"CUDA_ERROR_ILLEGAL_STATE", "CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_INITIALIZED"})
 
 
-def judge(call: Call, pid: int, code: str, state: ProcessState | None, *, lives: bool) -> DriverError:
+def check_result(call: Call, pid: int, code: str, state: ProcessState | None, *, lives: bool) -> DriverError:
     """The error to raise.
 
     Args:

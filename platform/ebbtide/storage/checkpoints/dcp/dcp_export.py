@@ -29,7 +29,7 @@ from ebbtide.storage.checkpoints.dcp.storage_reader import metadata_of
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints
 from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
-from ebbtide.storage.checkpoints.state.box_reader import DTYPES, Wanted
+from ebbtide.storage.checkpoints.state.box_reader import DTYPES, BoxRequest
 from ebbtide.storage.checkpoints.state.boxes import whole
 from ebbtide.storage.errors import Refused, StorageError
 from ebbtide.storage.files.durable_files import TEMPORARY_SUFFIX, Disk, telling
@@ -118,7 +118,7 @@ def _values(opened: OpenCheckpoint, parts: dict[MetadataIndex, Any]) -> Iterator
             yield MetadataIndex(name), opened.read_object(leaf.value)
     for index, (tensor, part) in parts.items():
         found = torch.empty(part.box.sizes, dtype=DTYPES[tensor.dtype])
-        opened.read([Wanted(part, found.dtype, whole(part.box.sizes), found)])
+        opened.read([BoxRequest(part, found.dtype, whole(part.box.sizes), found)])
         yield index, found
 
 

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
-from ebbtide.storage.checkpoints.state.box_reader import DTYPES, Wanted
+from ebbtide.storage.checkpoints.state.box_reader import DTYPES, BoxRequest
 from ebbtide.storage.checkpoints.state.boxes import Box
 from ebbtide.storage.checkpoints.state.tensor_index import Part, StoredTensor
 from ebbtide.storage.errors import Refused
@@ -86,7 +86,7 @@ class TrainingReader(StorageReader):
         done.set_result(None)
         return done
 
-    def _wanted(self, item: ReadItem, target: torch.Tensor) -> Wanted:
+    def _wanted(self, item: ReadItem, target: torch.Tensor) -> BoxRequest:
         try:
             tensor, part = self._parts[item.storage_index]
         except KeyError:
@@ -94,7 +94,7 @@ class TrainingReader(StorageReader):
         box = Box(tuple(item.storage_offsets), tuple(item.lengths))
         if tuple(target.shape) != box.sizes:
             raise Refused(f"{item.dest_index.fqn!r}: {list(target.shape)} is wanted, {list(box.sizes)} is planned")
-        return Wanted(part, DTYPES[tensor.dtype], box, target)
+        return BoxRequest(part, DTYPES[tensor.dtype], box, target)
 
     def _object(self, item: ReadItem) -> io.BytesIO:
         value = self._opened.read_object(self._opened.leaves[item.storage_index.fqn].value)

@@ -17,7 +17,7 @@ from ebbtide.storage.checkpoints.run_directory.cleanup import of_checkpoint
 from ebbtide.storage.checkpoints.run_directory.run_paths import ABOUT, STATE, CheckpointId, RunPaths
 from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts
 from ebbtide.storage.checkpoints.state.about_json import About, parse_about
-from ebbtide.storage.checkpoints.state.box_reader import DTYPES, Wanted, read_wanted
+from ebbtide.storage.checkpoints.state.box_reader import DTYPES, BoxRequest, read_boxes
 from ebbtide.storage.checkpoints.state.boxes import whole
 from ebbtide.storage.checkpoints.state.plain_state import unpack
 from ebbtide.storage.checkpoints.state.state_tree import Json, Leaf, leaves, tensors_in
@@ -109,7 +109,7 @@ class OpenCheckpoint:
         stored = {name: self.tensor(name) for name in names}
         found = {name: torch.empty(one.shape, dtype=DTYPES[one.dtype]) for name, one in stored.items()}
         self.read(
-            Wanted(
+            BoxRequest(
                 part,
                 DTYPES[one.dtype],
                 whole(part.box.sizes),
@@ -120,9 +120,9 @@ class OpenCheckpoint:
         )
         return found
 
-    def read(self, wanted: Iterable[Wanted]) -> TransferReport:
+    def read(self, wanted: Iterable[BoxRequest]) -> TransferReport:
         """Boxes of stored tensors into tensors of the caller. Raises as `read_state` does."""
-        report = read_wanted(self.stored, wanted)
+        report = read_boxes(self.stored, wanted)
         with self._adding:
             self.report += report
         return report

@@ -23,7 +23,7 @@ from ebbtide.storage.files.durable_files import telling
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class ResumeDecision:
     """What was decided.
 
     Attributes:
@@ -39,9 +39,9 @@ class Decided:
     lost_steps: int
 
 
-def go_on_from(
+def resume_from(
     checkpoints: RunCheckpoints, wanted: CheckpointId, *, who: str, now_s: float, ledger: str = ""
-) -> Decided:
+) -> ResumeDecision:
     """Let a run go on from ``wanted``. Reads all of it, and watches for up to a minute whether a gang lives.
 
     Args:
@@ -67,7 +67,7 @@ def go_on_from(
         raise Refused(f"checkpoint {wanted} is damaged, so nothing can go on from it: {damage[0]}")
     if runs(paths):  # guard: a person decides nothing while a gang lives
         raise Refused(f"job {paths.run} runs, or is parked: stop it first, and decide then")
-    decided = Decided(found[-1].epoch + 1, wanted, before, max(0, (before.step if before else 0) - wanted.step))
+    decided = ResumeDecision(found[-1].epoch + 1, wanted, before, max(0, (before.step if before else 0) - wanted.step))
     _write_down(checkpoints, decided, who, now_s)  # guard: a decision is on record
     checkpoints.begin_epoch(decided.epoch, Start(wanted, _next_claim(found, ledger)))
     return decided
@@ -93,7 +93,7 @@ def _next_claim(found: list[EpochFound], ledger: str) -> Claim | None:
     return Claim(ledger, 0) if ledger else None
 
 
-def _write_down(checkpoints: RunCheckpoints, decided: Decided, who: str, now_s: float) -> None:
+def _write_down(checkpoints: RunCheckpoints, decided: ResumeDecision, who: str, now_s: float) -> None:
     path = checkpoints.paths.directory / DECISIONS
     line = {
         "t": now_s,

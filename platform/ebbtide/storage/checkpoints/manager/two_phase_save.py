@@ -27,9 +27,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 
-from ebbtide.storage.checkpoints.manager.commit import seal
+from ebbtide.storage.checkpoints.manager.commit import commit_directory
 from ebbtide.storage.checkpoints.run_directory.checkpoint_contents import open_directory
-from ebbtide.storage.checkpoints.run_directory.checkpoint_space import lack_in_words, measure, needed_bytes, reserve
+from ebbtide.storage.checkpoints.run_directory.checkpoint_space import describe_lack, measure, needed_bytes, reserve
 from ebbtide.storage.checkpoints.run_directory.cleanup import Cleaner
 from ebbtide.storage.checkpoints.run_directory.run_paths import ABOUT, STATE, WORK, CheckpointId, RunPaths
 from ebbtide.storage.checkpoints.run_directory.run_ports import Keeping, TrainingPorts
@@ -183,10 +183,10 @@ class Saving:
     def _reserve(self, size_bytes: int) -> None:
         now_s = reserve(self._work, self._ports.disk, size_bytes)
         budget = self._keeping.budget
-        if lack_in_words(measure(self._paths, now_s), budget, self._paths, size_bytes):
+        if describe_lack(measure(self._paths, now_s), budget, self._paths, size_bytes):
             Cleaner(self._paths, self._ports, self._keeping, self.id.epoch, self._origin).clean(now_s, urgent=True)
             # guard: a full budget never costs the last good checkpoint
-            if why := lack_in_words(measure(self._paths, now_s), budget, self._paths, size_bytes):
+            if why := describe_lack(measure(self._paths, now_s), budget, self._paths, size_bytes):
                 raise NoRoom(why)
 
     def _seal(self, entries: Sequence[RankEntry], tree: Json, about: About) -> Manifest:
@@ -205,7 +205,7 @@ class Saving:
             content_hash=self.staging.hashing.content_kind,
             files=tuple(files),
         )
-        seal(self._work, manifest, self._ports.disk)
+        commit_directory(self._work, manifest, self._ports.disk)
         return manifest
 
     def _place(self, manifest: Manifest) -> None:

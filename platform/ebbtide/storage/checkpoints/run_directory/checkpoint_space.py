@@ -18,7 +18,7 @@ from ebbtide.storage.checkpoints.run_directory.run_survey import epochs, tempora
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.files.durable_files import Disk, read_small, telling
 from ebbtide.storage.maintenance.garbage_collection import tree_bytes
-from ebbtide.storage.maintenance.space_reservation import Room, lack_bytes, what_to_change
+from ebbtide.storage.maintenance.space_reservation import Reservation, lack_bytes, what_to_change
 from ebbtide.storage.objects.store_limits import GIB, Budget
 
 _logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def reserve(work: Path, disk: Disk, size_bytes: int) -> float:
         return (work / RESERVATION).stat().st_mtime
 
 
-def measure(paths: RunPaths, now_s: float) -> Room:
+def measure(paths: RunPaths, now_s: float) -> Reservation:
     """What there is for a run; what other runs have reserved counts as used.
 
     Args:
@@ -59,10 +59,10 @@ def measure(paths: RunPaths, now_s: float) -> Room:
         stored = sum(tree_bytes(paths.epoch(number), but=RESERVATION) for number in epochs(paths)) - written
         promised = sum(_promised_bytes(other, now_s) for other in _others(paths))
     free = max(0, state.f_bavail * state.f_frsize - promised)
-    return Room(free, max(0, stored), written, sum(map(max, mine)))
+    return Reservation(free, max(0, stored), written, sum(map(max, mine)))
 
 
-def lack_in_words(room: Room, budget: Budget, paths: RunPaths, size_bytes: int) -> str:
+def describe_lack(room: Reservation, budget: Budget, paths: RunPaths, size_bytes: int) -> str:
     """Why there is no room; empty if there is."""
     lack = lack_bytes(room, budget)
     if not lack:

@@ -27,7 +27,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BoxRequest:
     """A box of a stored part, and where its elements shall go.
 
     Attributes:
@@ -43,7 +43,7 @@ class Wanted:
     target: torch.Tensor
 
 
-def read_wanted(stored: StoredObject, wanted: Iterable[Wanted]) -> TransferReport:
+def read_boxes(stored: StoredObject, wanted: Iterable[BoxRequest]) -> TransferReport:
     """Read all of it.
 
     Raises:
@@ -51,7 +51,7 @@ def read_wanted(stored: StoredObject, wanted: Iterable[Wanted]) -> TransferRepor
         NotPublished: the checkpoint was removed meanwhile.
         TransferFailed: it cannot be read.
     """
-    by_file: dict[str, list[Wanted]] = {}
+    by_file: dict[str, list[BoxRequest]] = {}
     for one in wanted:
         if one.box.volume:
             by_file.setdefault(one.part.file, []).append(one)
@@ -64,7 +64,7 @@ def read_wanted(stored: StoredObject, wanted: Iterable[Wanted]) -> TransferRepor
     return report
 
 
-def _ranges(one: Wanted, chunk_bytes: int) -> list[Range]:
+def _ranges(one: BoxRequest, chunk_bytes: int) -> list[Range]:
     """The bytes that are needed; runs between which no whole chunk lies are made one range."""
     size = one.part.item_bytes
     runs = runs_of_box(one.part.box.sizes, one.box, chunk_bytes // size - 1)
@@ -74,7 +74,7 @@ def _ranges(one: Wanted, chunk_bytes: int) -> list[Range]:
 class _Scatter:
     """Puts what is in a piece of a file where it belongs; called by any of the transport's threads."""
 
-    def __init__(self, ones: Sequence[Wanted]) -> None:
+    def __init__(self, ones: Sequence[BoxRequest]) -> None:
         """``ones`` in the order of the file."""
         self._ones = ones
         self._reach = list(accumulate((one.part.end for one in ones), max))  # rises, also if two lie in one place
@@ -90,7 +90,7 @@ class _Scatter:
                 _put(one, first - one.part.at, memory[first - offset : last - offset])
 
 
-def _put(one: Wanted, start: int, memory: memoryview) -> None:
+def _put(one: BoxRequest, start: int, memory: memoryview) -> None:
     """``memory`` is what lies ``start`` bytes behind the beginning of the part."""
     size, shape = one.part.item_bytes, one.part.box.sizes
     source = torch.frombuffer(memory, dtype=one.dtype)

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide.storage.coordination.flight_progress import Progress
-from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, fly
+from ebbtide.storage.coordination.single_flight import Leading, Terms, Waiting, run_single_flight
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, Superseded, TransferFailed
 from ebbtide.storage.files.durable_files import telling
 from ebbtide.storage.integrity.chunk_index import chunk_count
@@ -133,7 +133,7 @@ class _Import:
 
     def _fly(self, checkpoint: Checkpoint) -> _Made:
         terms = self._terms
-        return fly(
+        return run_single_flight(
             flights(self._store.paths),
             f"import {checkpoint.fingerprint}",
             work=lambda leading: self._lead(leading, checkpoint),

@@ -25,7 +25,7 @@ DAY_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class NotNeeded:
+class UnusedName:
     """A name that nobody needs any more, and why not."""
 
     name: RefName
@@ -45,7 +45,7 @@ def mark_used(store: ObjectStore, name: RefName, tag: Tag) -> None:
     store.ports.disk.touch(store.paths.ref(name, tag))
 
 
-def not_needed(store: ObjectStore, grace: Grace) -> list[NotNeeded]:
+def unused_names(store: ObjectStore, grace: Grace) -> list[UnusedName]:
     """Which names nobody needs any more.
 
     Raises:
@@ -63,15 +63,15 @@ def not_needed(store: ObjectStore, grace: Grace) -> list[NotNeeded]:
                 continue
             age_s = _age_s(store.paths.object(model) / COMMIT, now_s)
             if age_s is None or age_s > grace.object_s:
-                found.append(NotNeeded(name, tag, "its model has no other name, and nobody holds it"))
+                found.append(UnusedName(name, tag, "its model has no other name, and nobody holds it"))
         elif name.startswith(ARTEFACT):
             age_s = _age_s(store.paths.ref(name, tag), now_s)
             if age_s is not None and age_s > grace.unused_s:
-                found.append(NotNeeded(name, tag, f"a cache that nobody used for {age_s / DAY_S:.0f} days"))
+                found.append(UnusedName(name, tag, f"a cache that nobody used for {age_s / DAY_S:.0f} days"))
     return found
 
 
-def give_up_derived(store: ObjectStore, grace: Grace) -> list[NotNeeded]:
+def delete_unused(store: ObjectStore, grace: Grace) -> list[UnusedName]:
     """Delete names that nobody needs any more; for whoever collects garbage, before that.
 
     Returns:
@@ -81,10 +81,10 @@ def give_up_derived(store: ObjectStore, grace: Grace) -> list[NotNeeded]:
         StorageError: the store cannot be looked at, or a name not be deleted.
     """
     # Their objects go with their models: whoever looked up such a name a moment ago can do without.
-    return [one for one in not_needed(store, grace) if store.refs.delete(one.name, one.tag, grace=False)]
+    return [one for one in unused_names(store, grace) if store.refs.delete(one.name, one.tag, grace=False)]
 
 
-def without(found: Survey, gone: Iterable[NotNeeded]) -> Survey:
+def without(found: Survey, gone: Iterable[UnusedName]) -> Survey:
     """What the survey would be if these names were gone."""
     texts = {str(one) for one in gone}
     left = {target: tuple(name for name in names if name not in texts) for target, names in found.refs.items()}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
 from ebbtide.storage.leases.lease_subjects import of_object
-from ebbtide.storage.leases.lease_watch import Observer
+from ebbtide.storage.leases.lease_watch import LeaseObserver
 from ebbtide.storage.maintenance.garbage_collection import filesystem_now_s
 from ebbtide.storage.names import COMMIT, ObjectId, RefName, Tag
 from ebbtide.storage.objects.manifest import Kind, Manifest
@@ -117,7 +117,7 @@ def holders_of_objects(store: ObjectStore) -> Mapping[str, list[Holder]]:
     except StorageError:  # nothing can be written here; this node's clock will do for people
         now_s = time.time()
     found: defaultdict[str, list[Holder]] = defaultdict(list)
-    for sighting in Observer(store.paths.leases).look():
+    for sighting in LeaseObserver(store.paths.leases).look():
         record = sighting.record
         if record is None or record.released:
             continue

@@ -20,7 +20,7 @@ _HUB_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/[^/]+/?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelQuery:
     """A model of the store.
 
     Attributes:
@@ -44,7 +44,7 @@ def split_ref(text: str) -> tuple[RefName, Tag]:
     return (ref_name(name), tag(tag_text)) if colon else (ref_name(tag_text), tag(LATEST))
 
 
-def find(store: ObjectStore, text: str) -> Wanted:
+def find(store: ObjectStore, text: str) -> ModelQuery:
     """The model of a name, with or without a tag, of an id, or of the beginning of one.
 
     Raises:
@@ -53,7 +53,7 @@ def find(store: ObjectStore, text: str) -> Wanted:
         Corrupt: the ref, or the object's manifest, is damaged.
     """
     if len(text) == 64 and _ID_PREFIX.fullmatch(text):
-        return _checked(store, Wanted(object_id(text), None))
+        return _checked(store, ModelQuery(object_id(text), None))
     name, tag_text = split_ref(text)
     try:
         ref = store.refs.read(name, tag_text)
@@ -63,8 +63,8 @@ def find(store: ObjectStore, text: str) -> Wanted:
             raise Refused(f"{text} is the beginning of {len(found)} objects: give more digits") from error
         if not found:
             raise NotPublished(f"{error}{_hint(store, name)}") from error
-        return _checked(store, Wanted(found[0], None))
-    return _checked(store, Wanted(ref.object, ref))
+        return _checked(store, ModelQuery(found[0], None))
+    return _checked(store, ModelQuery(ref.object, ref))
 
 
 def default_name(where: str) -> str:
@@ -90,7 +90,7 @@ def check_is_free(name: RefName) -> RefName:
     return name
 
 
-def _checked(store: ObjectStore, wanted: Wanted) -> Wanted:
+def _checked(store: ObjectStore, wanted: ModelQuery) -> ModelQuery:
     """It is a model, as far as can be told: one whose manifest is damaged may be."""
     try:
         kind = store.manifest(wanted.object).kind

@@ -40,7 +40,7 @@ Told = Callable[[str], None]  # called with what is being done, in words
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RepairResult:
     """What was repaired.
 
     Attributes:
@@ -58,14 +58,14 @@ class Mended:
     anew: bool = False
 
 
-def mend(
+def repair_model(
     store: ObjectStore,
     target: ObjectId,
     source: Source | None = None,
     *,
     terms: ImportTerms | None = None,
     told: Told | None = None,
-) -> Mended:
+) -> RepairResult:
     """Look for damage and repair it.
 
     Args:
@@ -88,7 +88,7 @@ def mend(
     except Corrupt as error:
         return _anew(store, target, source, terms, str(error), tell)
     if not damage:
-        return Mended(())
+        return RepairResult(())
     needed = sorted({one.file for one in damage if one.part is not None})
     with ExitStack() as held:
         copies: dict[str, Path] = {}
@@ -111,12 +111,12 @@ def mend(
             done = repair(store.ports, target, damage, copies)
         except Refused as error:
             raise Refused(f"{where} does not hold what was published as object {target}: {error}") from error
-    return Mended(tuple(map(str, damage)), done.files, done.source_bytes, where)
+    return RepairResult(tuple(map(str, damage)), done.files, done.source_bytes, where)
 
 
 def _anew(
     store: ObjectStore, target: ObjectId, source: Source | None, terms: ImportTerms | None, why: str, tell: Told
-) -> Mended:
+) -> RepairResult:
     found = source or _recorded(store, target)
     tell(f"importing anew from {found.where}")
     made = import_model(store, found, None, terms=terms)
@@ -125,7 +125,7 @@ def _anew(
             f"{why}. That cannot be repaired, and {found.where} holds another model (object {made.object}): "
             "name the source that this one came from"
         )
-    return Mended((why,), ("all of it",), made.copied_bytes, found.where, anew=True)
+    return RepairResult((why,), ("all of it",), made.copied_bytes, found.where, anew=True)
 
 
 def _examined(store: ObjectStore, target: ObjectId, source: Source | None) -> Checkpoint:
