@@ -58,7 +58,7 @@ def start(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """Starts arbiters, each in the place of the one before."""
     monkeypatch.setattr(loop_module, "load_serve", NoServe)
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
+    monkeypatch.setattr(loop_module, "ClusterWatch", NoSurroundings)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "one cluster")
     monkeypatch.setattr(ledger_session, "LEDGER_DEADLINE_S", PATIENCE_S)
     monkeypatch.setattr(ledger_session, "REOPEN_S", 0.1)

@@ -129,7 +129,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a loop whose ledger says this."""
     monkeypatch.setattr(loop_module, "load_serve", Serve)
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "Surroundings", NoSurroundings)
+    monkeypatch.setattr(loop_module, "ClusterWatch", NoSurroundings)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
     started: list[Loop] = []
 

@@ -104,7 +104,9 @@ def test_no_rank_is_frozen_while_another_has_its_group_still(tmp_path: Path) -> 
 
 
 def test_a_rank_whose_peer_hangs_in_its_group_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(occupancy_module, "answer", lambda *given, **named: file_barrier(*given, **named, wait_s=0.0))
+    monkeypatch.setattr(
+        occupancy_module, "file_barrier", lambda *given, **named: file_barrier(*given, **named, wait_s=0.0)
+    )
     alone, _ = occupancy_of(tmp_path, world=2)
     with pytest.raises(GangBroken, match=r"ranks \[1\]"):
         vacate(alone)

@@ -20,7 +20,7 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.core.demand.load import running
 from ebbtide_autoscaler.core.jobs.step_aside import preempt
-from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
+from ebbtide_autoscaler.core.plan.inputs import Snapshot
 from ebbtide_autoscaler.core.plan.placement import may_lose
 from ebbtide_autoscaler.core.plan.plan import Plan
 
@@ -29,8 +29,9 @@ BACKLOG_S = 20.0  # within which what waits is to be answered
 SLICE_S = 900.0  # of a schedule
 
 
-def newest_first(now_s: float, state: PoolState, plan: Plan, config: PolicyConfig) -> None:
+def newest_first(plan: Plan) -> None:
     """Jobs step aside until the replicas' missing slots are on their way: the one that began last goes first."""
+    state = plan.state
     missing = plan.shortfall.asked - _coming(state)
     may_go = (job for job in state.jobs.values() if job.state is JobState.RUNNING and may_lose(job))
     for job in sorted(may_go, key=lambda job: -job.ran_since_s):
@@ -40,11 +41,12 @@ def newest_first(now_s: float, state: PoolState, plan: Plan, config: PolicyConfi
         if may_lose(job) < len(job.gang):
             plan.moves.append(StopJob(job.spec.name, f"{plan.shortfall.whom}: keeps its least", preempts=True))
         else:
-            plan.moves.append(preempt(state, job, plan, plan.shortfall.whom))
+            plan.moves.append(preempt(job, plan, plan.shortfall.whom))
 
 
-def whole_servers(now_s: float, state: PoolState, plan: Plan, config: PolicyConfig) -> None:
+def whole_servers(plan: Plan) -> None:
     """Elastic jobs shrink, then whole servers come back from jobs, until the missing slots are on their way."""
+    state = plan.state
     missing = plan.shortfall.asked - _coming(state)
     left: set[str] = set()
     for job in _with_most_to_spare(state):
@@ -65,7 +67,7 @@ def whole_servers(now_s: float, state: PoolState, plan: Plan, config: PolicyConf
         for job in by_node.pop(node):
             if job.spec.name not in left:
                 left.add(job.spec.name)
-                plan.moves.append(preempt(state, job, plan, f"server {node} for {plan.shortfall.whom}"))
+                plan.moves.append(preempt(job, plan, f"server {node} for {plan.shortfall.whom}"))
                 missing -= len(job.gang)
 
 

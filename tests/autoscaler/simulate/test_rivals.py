@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ebbtide.pool.events import ParkJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.spec import WorkloadClass
+from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.policy import Reclaim
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, PolicyConfig, Snapshot
@@ -29,8 +30,9 @@ CONFIG = PolicyConfig()
 HEADROOM = 1.02
 
 
-def lacking(count: int) -> Plan:
-    plan = Plan(free=FreeSlots(0.0, a_pool(), {*a_pool().free_slots()}))
+def lacking(count: int, state: PoolState) -> Plan:
+    """A plan of which replicas lack so many slots, with no slot free."""
+    plan = Plan(5000.0, state, CONFIG, free=FreeSlots(0.0, a_pool(), {*a_pool().free_slots()}))
     plan.shortfall.endpoint, plan.shortfall.why = CHAT, "why"
     plan.shortfall.lack(count)
     return plan
@@ -44,8 +46,8 @@ def test_the_newest_goes_first() -> None:
     state = a_pool(nodes={"n0": 3})
     for number, slot in enumerate(slots(3)):
         state = with_job(state, a_job(f"j{number}", workers_max=1), (slot,), at_s=1000.0 + number)
-    plan = lacking(2)
-    newest_first(5000.0, state, plan, CONFIG)
+    plan = lacking(2, state)
+    newest_first(plan)
     assert [getattr(move, "job", "") for move in plan.moves] == ["j2", "j1"]
 
 
@@ -56,19 +58,19 @@ def test_nobody_goes_for_slots_that_are_on_their_way() -> None:
         state = with_job(state, a_job(f"j{number}", workers_max=2), gang, at_s=1000.0 + number)
     leaving = fold(state, ParkJob(JobName("j1"), "r"), at_s=4999.0)
     for reclaim in (newest_first, whole_servers):
-        plan = lacking(2)
-        reclaim(5000.0, leaving, plan, CONFIG)
+        plan = lacking(2, leaving)
+        reclaim(plan)
         assert plan.moves == []
-        plan = lacking(3)
-        reclaim(5000.0, leaving, plan, CONFIG)
+        plan = lacking(3, leaving)
+        reclaim(plan)
         assert [getattr(move, "job", "") for move in plan.moves] == ["j0"]
 
 
 def test_nobody_goes_where_nothing_is_missing() -> None:
     state = with_job(a_pool(), a_job("j0", workers_max=3), slots(3))
     for reclaim in (newest_first, whole_servers):
-        plan = lacking(0)
-        reclaim(5000.0, state, plan, CONFIG)
+        plan = lacking(0, state)
+        reclaim(plan)
         assert plan.moves == []
 
 
@@ -76,8 +78,8 @@ def test_all_jobs_of_a_server_go_though_one_would_do() -> None:
     state = with_job(a_pool(nodes={"n0": 2, "n1": 3}), a_job("wide", workers_min=3, workers_max=3), slots(3, "n1"))
     for number, slot in enumerate(slots(2, "n0")):
         state = with_job(state, a_job(f"small{number}", workers_max=1), (slot,))
-    plan = lacking(1)
-    whole_servers(5000.0, state, plan, CONFIG)
+    plan = lacking(1, state)
+    whole_servers(plan)
     assert [getattr(move, "job", "") for move in plan.moves] == ["small0", "small1"]
 
 
@@ -85,11 +87,11 @@ def test_the_server_whose_jobs_have_the_fewest_gpus_comes_back_first_and_all_of_
     n1 = slots(2, "n1")
     state = with_job(a_pool(nodes={"n0": 2, "n1": 2}), a_job("both", workers_min=2, workers_max=2), slots(2))
     state = with_job(state, a_job("a", workers_max=1), n1[:1])
-    plan = lacking(1)
-    whole_servers(5000.0, state, plan, CONFIG)
+    plan = lacking(1, state)
+    whole_servers(plan)
     assert [getattr(move, "job", "") for move in plan.moves] == ["a"]
-    plan = lacking(2)
-    whole_servers(5000.0, state, plan, CONFIG)
+    plan = lacking(2, state)
+    whole_servers(plan)
     assert [getattr(move, "job", "") for move in plan.moves] == ["a", "both"]
 
 
@@ -98,16 +100,16 @@ def test_elastic_jobs_shrink_first_those_with_the_most_to_spare() -> None:
     state = with_job(a_pool(nodes={"n0": 7}), a_job("rigid", workers_min=1, workers_max=1), slots(7)[:1])
     state = with_job(state, a_job("some", workers_min=2, workers_max=4), slots(7)[1:4])
     state = with_job(state, a_job("most", workers_min=1, workers_max=3), slots(7)[4:])
-    plan = lacking(2)
-    whole_servers(5000.0, state, plan, CONFIG)
+    plan = lacking(2, state)
+    whole_servers(plan)
     [move] = plan.moves
     assert isinstance(move, StopJob) and (move.job, move.preempts) == ("most", True)
     assert "goes on with 1 worker" in move.reason
-    plan = lacking(3)
-    whole_servers(5000.0, state, plan, CONFIG)
+    plan = lacking(3, state)
+    whole_servers(plan)
     assert [getattr(move, "job", "") for move in plan.moves] == ["most", "some"]
-    plan = lacking(4)
-    whole_servers(5000.0, state, plan, CONFIG)
+    plan = lacking(4, state)
+    whole_servers(plan)
     assert [getattr(move, "job", "") for move in plan.moves] == ["most", "some", "rigid"]
 
 
@@ -117,8 +119,8 @@ def test_a_job_that_leaves_anyway_costs_its_other_servers_nothing() -> None:
     state = with_job(state, a_job("beside", workers_min=1, workers_max=1), slots(4, "n1")[2:3])
     state = with_job(state, a_job("alone", workers_min=2, workers_max=2), slots(2, "n2"))
     for count, who in ((1, ["alone"]), (3, ["alone", "wide"]), (7, ["alone", "wide", "beside"])):
-        plan = lacking(count)
-        whole_servers(5000.0, state, plan, CONFIG)
+        plan = lacking(count, state)
+        whole_servers(plan)
         assert [getattr(move, "job", "") for move in plan.moves] == who
     assert preemption_cost(list(state.jobs.values()), {JobName("wide")}) == 3
 
@@ -131,8 +133,8 @@ def test_rivals_too_leave_jobs_alone_that_never_step_aside(reclaim: Reclaim) -> 
     least = a_job("least", workers_min=2, workers_max=3, workload_class=WorkloadClass.SEMI_PREEMPTIBLE)
     for spec, gang in ((fixed, slots(6)[:1]), (semi, slots(6)[1:4]), (least, slots(6)[4:])):
         state = with_job(state, spec, gang)
-    plan = lacking(6)
-    reclaim(5000.0, state, plan, CONFIG)
+    plan = lacking(6, state)
+    reclaim(plan)
     [move] = plan.moves
     assert isinstance(move, StopJob) and move.job == "semi"
 

@@ -17,27 +17,26 @@ from itertools import groupby
 from ebbtide.pool.events import Decision, DrainSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.lookup.index import awaited
-from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.state import SeatRecord
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, IdleDecision, satisfied
+from ebbtide_autoscaler.core.decide.new_plan import begin_plan
 from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, ReplicaTarget, may_go, replica_targets
-from ebbtide_autoscaler.core.jobs import reclaim as training
 from ebbtide_autoscaler.core.jobs.allocate import allocate_to_jobs
 from ebbtide_autoscaler.core.jobs.holds import park_held_jobs
-from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s, with_ended
-from ebbtide_autoscaler.core.jobs.reservations import minima_owed, reserve_minima
-from ebbtide_autoscaler.core.plan.fair_share import Shares
-from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
+from ebbtide_autoscaler.core.jobs.preemption_duration import with_ended
+from ebbtide_autoscaler.core.jobs.reclaim import reclaim as reclaim_from_jobs
+from ebbtide_autoscaler.core.jobs.reclaim import vacate
 from ebbtide_autoscaler.core.plan.inputs import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.core.plan.pending_reasons import PendingReasons
 from ebbtide_autoscaler.core.plan.plan import Plan
-from ebbtide_autoscaler.core.replicas import scale_up
 from ebbtide_autoscaler.core.replicas.endpoint_reclaim import reclaim_from_endpoints
 from ebbtide_autoscaler.core.replicas.rolling_update import replace_outdated
+from ebbtide_autoscaler.core.replicas.scale_up import scale_up_round_robin
 from ebbtide_autoscaler.core.replicas.warm_pool import end_surplus_warm, park_or_drain
 
-Reclaim = Callable[[float, PoolState, Plan, PolicyConfig], None]
-"""Has jobs step aside for the slots that a draft misses."""
+Reclaim = Callable[[Plan], None]
+"""Has jobs step aside for the slots that a plan misses."""
 
 
 def decide(
@@ -46,7 +45,7 @@ def decide(
     memory: Memory,
     config: PolicyConfig,
     *,
-    reclaim: Reclaim = training.reclaim,
+    reclaim: Reclaim = reclaim_from_jobs,
     cache: IdleCache | None = None,
 ) -> tuple[Decision, Memory]:
     """What to do now.
@@ -67,35 +66,23 @@ def decide(
     cache = cache or IdleCache()
     if cache.last is not None and cache.last.holds(now_s, snapshot, memory, config, targets, reclaim):
         return Decision(waits=cache.last.waits), _with(memory, endpoints, {}, memory.away)
-    scale_up.refresh_lookups(state)
-    free = state.free_slots()
-    shares = Shares(config.teams, state.jobs) if config.teams else None
-    minima = minima_owed(state, shares)
-    owed = reserve_minima(state, free, minima)
-    plan = Plan(
-        free=FreeSlots(now_s, state, owed),
-        owed=[slot for slot in free if slot in owed] if owed else [],
-        minima=minima,
-        asides=snapshot.asides,
-        expected_s=expected_s(memory.away, now_s, park_first=config.park_first),
-        shares=shares,
-    )
-    training.vacate(state, plan)  # guard: jobs leave a draining node
-    park_held_jobs(state, plan)  # guard: a job that a person holds leaves its slots
+    plan = begin_plan(now_s, snapshot, memory, config)
+    vacate(plan)  # guard: jobs leave a draining node
+    park_held_jobs(plan)  # guard: a job that a person holds leaves its slots
     for _, group in groupby(targets, key=lambda target: state.endpoints[target.endpoint].spec.priority):
         same = list(group)
-        scale_up.scale_up_round_robin(now_s, state, [target for target in same if target.replicas > target.now], plan)
+        scale_up_round_robin([target for target in same if target.replicas > target.now], plan)
         for target in same:
             if target.replicas < target.now:
-                _lower(now_s, state, target, plan)
-            replace_outdated(now_s, state, target, plan)
-    reclaim(now_s, state, plan, config)
-    reclaim_from_endpoints(now_s, state, targets, plan)
-    grow_since_s = allocate_to_jobs(now_s, state, plan, config, memory.grow_since_s)
-    end_surplus_warm(state, plan)  # guard: warm replicas give way
+                _lower(target, plan)
+            replace_outdated(target, plan)
+    reclaim(plan)
+    reclaim_from_endpoints(targets, plan)
+    grow_since_s = allocate_to_jobs(plan, memory.grow_since_s)
+    end_surplus_warm(plan)  # guard: warm replicas give way
     decision = Decision(moves=tuple(plan.moves), waits=PendingReasons(plan.waits))
     ending = [move.job for move in plan.moves if isinstance(move, ResumeJob | StopJob)]
-    worth_s = {name: plan.restart_costs_s(name, config.restart_cost_s) for name in ending}
+    worth_s = {name: plan.restart_costs_s(name) for name in ending}
     away = with_ended(memory.away, now_s, state, plan.moves, worth_s)
     if not plan.moves and not grow_since_s and satisfied(targets):
         cache.last = IdleDecision(
@@ -116,14 +103,15 @@ def _with(
     return replace(memory, endpoints=endpoints, grow_since_s=grow_since_s, away=away)
 
 
-def _lower(now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan) -> None:
+def _lower(target: ReplicaTarget, plan: Plan) -> None:
     """Drain replicas that must go anyway, else park or drain those that may go.
 
     Of these first those on slots on which a parked job would go on, then those with the highest seat numbers.
     """
+    state = plan.state
     record = state.endpoints[target.endpoint]
     seats = [seat for seat in state.seats_of(target.endpoint) if seat.state in COMING_OR_READY]
-    going = [seat for seat in seats if may_go(now_s, state, record, seat)]
+    going = [seat for seat in seats if may_go(plan.now_s, state, record, seat)]
     claimed = awaited(state.jobs)
 
     def goes_first(seat: SeatRecord) -> tuple[bool, bool, bool]:
@@ -135,4 +123,4 @@ def _lower(now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan) ->
         if why:
             plan.moves.append(DrainSeat(seat.id, f"{why}; {target.reason}"))
         else:
-            park_or_drain(now_s, state, seat, target.reason, plan)
+            park_or_drain(seat, target.reason, plan)

@@ -14,7 +14,7 @@ from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.lookup.derived_maps import chosen, ordered
 from ebbtide.pool.lookup.index import in_state
 from ebbtide.pool.plural import many
-from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
+from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.core.demand.replica_target import COMING
 from ebbtide_autoscaler.core.jobs.parked_reservations import can_return, released_too_late, reserve_for_parked
@@ -33,7 +33,6 @@ from ebbtide_autoscaler.core.jobs.reservations import on_their_way_back
 from ebbtide_autoscaler.core.jobs.slot_budget import SlotBudget, starves_now
 from ebbtide_autoscaler.core.jobs.starvation import preempt_for_starving
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
-from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.pending_reasons import SharedReason
 from ebbtide_autoscaler.core.plan.placement import packed
 from ebbtide_autoscaler.core.plan.plan import Plan
@@ -41,20 +40,15 @@ from ebbtide_autoscaler.core.plan.plan import Plan
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
 
 
-def allocate_to_jobs(
-    now_s: float,
-    state: PoolState,
-    plan: Plan,
-    config: PolicyConfig,
-    grow_since_s: Mapping[JobName, float],
-) -> Mapping[JobName, float]:
+def allocate_to_jobs(plan: Plan, grow_since_s: Mapping[JobName, float]) -> Mapping[JobName, float]:
     """Give what replicas leave free to jobs: resume, start, restart smaller, grow; the reserve stays free."""
+    now_s, state = plan.now_s, plan.state
     growing: dict[JobName, float] = {}
     moved = plan.moved()
     if not plan.contested and plan.owed:
         plan.free, plan.owed = FreeSlots(now_s, state, {*state.free_slots()} - {*plan.free, *plan.owed}), []
-    kept = reserve_for_parked(now_s, state, plan, config)
-    budget = SlotBudget(now_s, state, plan, config, kept, released_too_late(state.jobs, kept))
+    kept = reserve_for_parked(plan)
+    budget = SlotBudget(now_s, state, plan, plan.config, kept, released_too_late(state.jobs, kept))
     budget.owed = {} if plan.contested else _left_to(budget)  # guard: jobs leave a minimum that is owed
     if not plan.contested:
         _keep_for_returning(budget)
@@ -118,9 +112,7 @@ def _left_to(budget: SlotBudget) -> dict[JobName, int]:
 def _keep_for_returning(budget: SlotBudget) -> None:
     """Beside what is kept for jobs that have just parked."""
     jobs, room = budget.state.jobs, len(budget.plan.free) - budget.config.reserve - budget.left_to_others()
-    back = can_return(
-        budget.state, budget.plan, budget.kept, room, lambda job, count: budget.most_workers(job, 0) >= count
-    )
+    back = can_return(budget.plan, budget.kept, room, lambda job, count: budget.most_workers(job, 0) >= count)
     if back:
         budget.returning = back
         budget.kept = {**budget.kept, **{slot: (name,) for name in back for slot in jobs[name].gang}}
@@ -233,7 +225,7 @@ def _unpark(budget: SlotBudget, job: JobRecord) -> None:
         lacks += f", and {plan.shares.words(job)}"
     reserve = f", {many(config.reserve, 'slot', 'is')} kept free as the reserve" if config.reserve else ""
     reserve += _left_words(budget)
-    cost_s, usual_s = plan.restart_costs_s(name, config.restart_cost_s), plan.expected_s or 0.0
+    cost_s, usual_s = plan.restart_costs_s(name), plan.expected_s or 0.0
     if max(parked_s, usual_s) < cost_s:  # guard: a parked job waits as long as a restart costs
         plan.waits_until(budget.now_s)  # what is usual changes too
         budget.wait(job, f"parked: {lacks}{reserve}")

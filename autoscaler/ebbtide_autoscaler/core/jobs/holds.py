@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.lookup.derived_maps import chosen
-from ebbtide.pool.state import Hold, JobRecord, PoolState
+from ebbtide.pool.state import Hold, JobRecord
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.jobs.step_aside import preempt
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def park_held_jobs(state: PoolState, plan: Plan) -> None:
+def park_held_jobs(plan: Plan) -> None:
     """Have held jobs leave their slots, and say of the others who holds them."""
+    state = plan.state
     held = _held(state.jobs)
     moved = plan.moved() if held else set()
     for name in sorted(held):
@@ -34,7 +35,7 @@ def park_held_jobs(state: PoolState, plan: Plan) -> None:
             in_place = job.state is JobState.PARKED
             plan.moves.append(StopJob(name, f"{whom}: nothing of it stays in memory", preempts=not in_place))
         elif job.state is JobState.RUNNING:
-            plan.moves.append(preempt(state, job, plan, whom))
+            plan.moves.append(preempt(job, plan, whom))
         elif job.state is not JobState.ENDED:
             plan.waits.append((name, why_held(name, job.held)))
 

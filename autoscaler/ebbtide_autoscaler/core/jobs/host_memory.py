@@ -8,8 +8,9 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def no_host_memory(state: PoolState, job: JobRecord, plan: Plan) -> str:
+def no_host_memory(job: JobRecord, plan: Plan) -> str:
     """Why ``job`` cannot park in place now; empty if it can. What the draft parks already counts too."""
+    state = plan.state
     promised: Counter[NodeId] = Counter()
     for move in plan.moves:
         if isinstance(move, ParkJob):

@@ -15,40 +15,34 @@ from itertools import chain
 from ebbtide.pool.ids import JobName, SlotId
 from ebbtide.pool.lookup.derived_maps import chosen
 from ebbtide.pool.lookup.index import awaited
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 _ON_ITS_WAY = frozenset({JobState.STOPPING, JobState.RECOVERING, JobState.WAITING})
 
 
-def reserve_for_parked(
-    now_s: float, state: PoolState, plan: Plan, config: PolicyConfig
-) -> Mapping[SlotId, Sequence[JobName]]:
+def reserve_for_parked(plan: Plan) -> Mapping[SlotId, Sequence[JobName]]:
     """Slots of parked jobs, while waiting for them is cheaper than a restart elsewhere; then nothing is kept."""
+    state = plan.state
 
     def soon(name: JobName) -> bool:
         # guard: slots of a job that has just parked are kept
-        return now_s - state.jobs[name].asked_s < plan.restart_costs_s(name, config.restart_cost_s)
+        return plan.now_s - state.jobs[name].asked_s < plan.restart_costs_s(name)
 
     waiting = awaited(state.jobs)
     if not waiting:
         return {}
     back = {name for name in {*chain.from_iterable(waiting.values())} if soon(name)}
     for name in back:
-        plan.waits_until(state.jobs[name].asked_s + plan.restart_costs_s(name, config.restart_cost_s))
+        plan.waits_until(state.jobs[name].asked_s + plan.restart_costs_s(name))
     found = {slot: tuple(name for name in names if name in back) for slot, names in waiting.items()} if back else {}
     return {slot: names for slot, names in found.items() if names}
 
 
 def can_return(
-    state: PoolState,
-    plan: Plan,
-    kept: Mapping[SlotId, Sequence[JobName]],
-    room: int,
-    may_have: Callable[[JobRecord, int], bool],
+    plan: Plan, kept: Mapping[SlotId, Sequence[JobName]], room: int, may_have: Callable[[JobRecord, int], bool]
 ) -> Set[JobName]:
     """Parked jobs whose slots are all free, and kept for nobody yet: in turn, as many as there is room for.
 
@@ -57,6 +51,7 @@ def can_return(
         room: how many slots may be taken at all.
         may_have: whether a job may have so many workers.
     """
+    state = plan.state
     found, taken = set[JobName](), {*kept}
     waiting = {*chain.from_iterable(awaited(state.jobs).values())} if room > 0 else ()
     for job in sorted((state.jobs[name] for name in waiting), key=job_order):

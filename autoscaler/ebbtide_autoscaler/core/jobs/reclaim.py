@@ -13,14 +13,13 @@ from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.step_aside import preempt
-from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.placement import may_lose
 from ebbtide_autoscaler.core.plan.plan import Plan
 from ebbtide_autoscaler.core.plan.protection import protected
 
 
-def reclaim(now_s: float, state: PoolState, plan: Plan, config: PolicyConfig) -> None:
+def reclaim(plan: Plan) -> None:
     """Ask jobs to step aside until the replicas' missing slots are on their way.
 
     A small one that was asked is not spared when a large one after it turns out to be enough by itself: tried on three
@@ -29,33 +28,34 @@ def reclaim(now_s: float, state: PoolState, plan: Plan, config: PolicyConfig) ->
     lack = plan.shortfall
     if not lack.asked:
         return
-    _reckon_with_what_comes(state, plan)
+    _reckon_with_what_comes(plan)
     moved = plan.moved()
-    later, held_back = _left_for_later(now_s, state, plan)
-    for job in _victims(state, plan):
+    later, held_back = _left_for_later(plan)
+    for job in _victims(plan):
         if not lack.missing:
             break
-        slots = _slots(state, job)
+        slots = _slots(plan.state, job)
         if (
             job.spec.name in moved  # guard: a job has one move in a decision
             or not lack.helps(slots)  # guard: slots of a node where the replica cannot be are of no use to it
         ):
             continue
         # guard: a semi-preemptible job keeps its minimum
-        why_not = protected(now_s, job) or ("" if may_lose(job) else "is semi-preemptible and at its minimum")
+        why_not = protected(plan.now_s, job) or ("" if may_lose(job) else "is semi-preemptible and at its minimum")
         if why_not:
             held_back.append(f"job {job.spec.name} {why_not}")
             continue
         gives = lack.best_of(slots, may_lose(job))
-        plan.moves.append(_step_aside(state, job, lack.helps(gives), plan, config))
+        plan.moves.append(_step_aside(job, lack.helps(gives), plan))
         lack.give(gives)  # guard: no more jobs step aside than are needed
     if (short_of := lack.missing + later) and held_back:
         short = f"{many(short_of, 'slot')} short: {'; '.join(dict.fromkeys(held_back))}"
         plan.waits.append((lack.endpoint, short))
 
 
-def _reckon_with_what_comes(state: PoolState, plan: Plan) -> None:
+def _reckon_with_what_comes(plan: Plan) -> None:
     """Slots that are on their way to the replicas already, but for what of these is left to jobs' minima."""
+    state = plan.state
     reclaiming = nodes_with(state.slots, SlotState.RECLAIMING)
     coming = {node: count for node, count in reclaiming.items() if node not in state.draining}
     owed = sum(plan.minima.values()) - len(plan.owed)
@@ -67,7 +67,7 @@ def _reckon_with_what_comes(state: PoolState, plan: Plan) -> None:
             plan.shortfall.give(_slots(state, state.jobs[JobName(name)]))
 
 
-def _left_for_later(now_s: float, state: PoolState, plan: Plan) -> tuple[int, list[str]]:
+def _left_for_later(plan: Plan) -> tuple[int, list[str]]:
     """Slots that are lacked on a node which cannot be had whole now, and what protects the jobs there.
 
     Who left such a node would stand aside for nothing: a part of a node is no place for a replica.
@@ -76,9 +76,9 @@ def _left_for_later(now_s: float, state: PoolState, plan: Plan) -> tuple[int, li
     later = {node: missing for node, missing in lacked.items() if missing > plan.free.may_be_asked(node)}
     for node in later:
         plan.shortfall.leave(node)
-    running = (job for job in state.jobs.values() if later and job.state is JobState.RUNNING)
+    running = (job for job in plan.state.jobs.values() if later and job.state is JobState.RUNNING)
     here = (job for job in running if not later.keys().isdisjoint(map(node_of, job.gang)))
-    why = [f"job {job.spec.name} {why_not}" for job in here if (why_not := protected(now_s, job))]
+    why = [f"job {job.spec.name} {why_not}" for job in here if (why_not := protected(plan.now_s, job))]
     return sum(later.values()), why
 
 
@@ -90,8 +90,9 @@ def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
     return {node: count for node, count in on_nodes(here, 1).items() if node not in state.draining}
 
 
-def vacate(state: PoolState, plan: Plan) -> None:
+def vacate(plan: Plan) -> None:
     """Have jobs leave nodes that drain. A drain goes before their class, and they lose no step by it."""
+    state = plan.state
     for job in sorted(state.jobs.values(), key=job_order) if state.draining else ():
         name = job.spec.name
         nodes = sorted({state.slots[slot].slot.node for slot in job.gang} & set(state.draining))
@@ -108,14 +109,15 @@ def vacate(state: PoolState, plan: Plan) -> None:
 _NEXT = {JobState.STARTING: "running", JobState.RESUMING: "running", JobState.PARKING: "parked"}
 
 
-def room_for(state: PoolState, plan: Plan, count: int) -> bool:
+def room_for(plan: Plan, count: int) -> bool:
     """Whether one node could come to have ``count`` free slots: those free, on their way, or of jobs that may go."""
+    state = plan.state
     room = plan.free.by_node()
     room.update(nodes_with(state.slots, SlotState.RECLAIMING))
     return any(room[node] + plan.free.may_be_asked(node) >= count for node in state.nodes if node not in state.draining)
 
 
-def _victims(state: PoolState, plan: Plan) -> list[JobRecord]:
+def _victims(plan: Plan) -> list[JobRecord]:
     """Running jobs, those that should step aside first first.
 
     Of one priority: one that loses work last of all, one that is where a replica could wake before others, then the one
@@ -123,7 +125,7 @@ def _victims(state: PoolState, plan: Plan) -> list[JobRecord]:
     came last. A name means nothing. With teams, those of the one that is most beyond what it was promised go first, as
     if all before it had left.
     """
-    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
+    running = [job for job in plan.state.jobs.values() if job.state is JobState.RUNNING]
     costs = switch_slot_s(running, plan.asides)
 
     def order(job: JobRecord) -> tuple[int, bool, bool, float, float, float, int]:
@@ -149,7 +151,7 @@ def switch_slot_s(jobs: Sequence[JobRecord], asides: Mapping[JobName, StepAside]
     return {job.spec.name: seconds.get(job.spec.name, unknown_s) * len(job.gang) for job in jobs}
 
 
-def _step_aside(state: PoolState, job: JobRecord, count: int, plan: Plan, config: PolicyConfig) -> ParkJob | StopJob:
+def _step_aside(job: JobRecord, count: int, plan: Plan) -> ParkJob | StopJob:
     """Park in place, unless the need has proven long, the job cannot, or it must not lose all its workers.
 
     What it cannot, and what each way costs, is the cost model's word (``preemption_cost``).
@@ -162,8 +164,8 @@ def _step_aside(state: PoolState, job: JobRecord, count: int, plan: Plan, config
     left = len(job.gang) - count
     if spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} (semi-preemptible)", preempts=True)
-    cost_s = plan.restart_costs_s(name, config.restart_cost_s)
+    cost_s = plan.restart_costs_s(name)
     if spec.in_place and left >= spec.workers_min and plan.shortfall.need_age_s >= cost_s:
         why = f"busy for {plan.shortfall.need_age_s:.0f} s already, a restart costs {cost_s:.0f} s"
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} ({why})", preempts=True)
-    return preempt(state, job, plan, for_whom)
+    return preempt(job, plan, for_whom)

@@ -89,7 +89,7 @@ def _make_room(budget: SlotBudget, job: JobRecord, count: int, whom: str) -> Mov
     left = len(job.gang) - count
     if left:
         return StopJob(job.spec.name, f"{whom}: goes on with {many(left, 'worker')}", preempts=True)
-    return preempt(budget.state, job, budget.plan, whom)
+    return preempt(job, budget.plan, whom)
 
 
 def _may_leave(budget: SlotBudget) -> list[JobRecord]:

@@ -1,12 +1,12 @@
 """The move by which a running job gives up all its slots: parked in place where that holds, else by a restart. Pure."""
 
 from ebbtide.pool.events import ParkJob, StopJob
-from ebbtide.pool.state import JobRecord, PoolState
+from ebbtide.pool.state import JobRecord
 from ebbtide_autoscaler.core.jobs.host_memory import no_host_memory
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def preempt(state: PoolState, job: JobRecord, plan: Plan, whom: str) -> ParkJob | StopJob:
+def preempt(job: JobRecord, plan: Plan, whom: str) -> ParkJob | StopJob:
     """Park or stop, as the cost model says where it has an answer; never park without the host memory for it.
 
     Args:
@@ -15,7 +15,7 @@ def preempt(state: PoolState, job: JobRecord, plan: Plan, whom: str) -> ParkJob 
     name, aside = job.spec.name, plan.asides.get(job.spec.name)
     if not job.spec.in_place:
         return StopJob(name, f"{whom}: steps aside by a restart (in_place is off)", preempts=True)
-    full = no_host_memory(state, job, plan)
+    full = no_host_memory(job, plan)
     if full:  # guard: no job parks without host memory
         return StopJob(name, f"{whom}: cannot park, {full}", preempts=True)
     if aside is None:

@@ -6,18 +6,26 @@ from math import inf
 
 from ebbtide.pool.events import GrantSeat, Move, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, SlotId
+from ebbtide.pool.state import PoolState
 from ebbtide.pool.subject import subject
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.plan.fair_share import Shares
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
+from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.pending_reasons import SharedReason
 from ebbtide_autoscaler.core.plan.shortfall import Shortfall
 
 
 @dataclass(slots=True)
 class Plan:
-    """Free slots that nobody has been promised yet, the moves so far, and why others wait."""
+    """What the decision is made from, free slots that are promised to none yet, the moves so far, and why others wait.
 
+    The steps of a decision change a plan one after the other; ``now_s``, ``state`` and ``config`` stay as they are.
+    """
+
+    now_s: float
+    state: PoolState
+    config: PolicyConfig
     free: FreeSlots
     moves: list[Move] = field(default_factory=list)
     waits: list[tuple[str, str] | SharedReason] = field(default_factory=list)
@@ -32,10 +40,10 @@ class Plan:
     shares: Shares | None = None  # of the teams; None: nobody is promised any
     until_s: float = inf  # with all else as it is, time alone brings about nothing before
 
-    def restart_costs_s(self, job: JobName, assumed_s: float) -> float:
+    def restart_costs_s(self, job: JobName) -> float:
         """What a restart costs ``job`` more than a park."""
         aside = self.asides.get(job)
-        return assumed_s if aside is None else aside.restart_costs_s
+        return self.config.restart_cost_s if aside is None else aside.restart_costs_s
 
     def grant(self, move: GrantSeat) -> None:
         """Promise a replica its slots."""

@@ -13,7 +13,7 @@ from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, endpoint_of, node_of
 from ebbtide.pool.lookup.index import nodes_with
 from ebbtide.pool.plural import many
-from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState, SlotState
 from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget, may_go
 from ebbtide_autoscaler.core.plan.plan import Plan
@@ -25,7 +25,7 @@ SPARE = 1.2
 YIELDS = "makes place for"
 
 
-def reclaim_from_endpoints(now_s: float, state: PoolState, targets: Sequence[ReplicaTarget], plan: Plan) -> None:
+def reclaim_from_endpoints(targets: Sequence[ReplicaTarget], plan: Plan) -> None:
     """Drain replicas for those that lack slots for what is asked of them now, beyond what is on its way already."""
     if not plan.denied:
         return
@@ -38,19 +38,17 @@ def reclaim_from_endpoints(now_s: float, state: PoolState, targets: Sequence[Rep
     denied = frozenset(plan.denied)
     lacking = [target for target in targets if target.endpoint in denied and target.need > have[target.endpoint]]
     if lacking:
-        _Places(now_s, state, targets, have, plan).make(lacking)
+        _Places(targets, have, plan).make(lacking)
 
 
 class _Places:
     """Who has how many replicas as this goes on, and what comes free where."""
 
-    def __init__(
-        self, now_s: float, state: PoolState, targets: Sequence[ReplicaTarget], have: Counter[EndpointName], plan: Plan
-    ) -> None:
-        self._now_s, self._state, self._have, self._draft = now_s, state, have, plan
+    def __init__(self, targets: Sequence[ReplicaTarget], have: Counter[EndpointName], plan: Plan) -> None:
+        self._now_s, self._state, self._have, self._plan = plan.now_s, plan.state, have, plan
         self._wants = {target.endpoint: target for target in targets}
         self._moved = plan.moved()
-        self._soon = Counter(_coming_free(state, plan, self._moved))
+        self._soon = Counter(_coming_free(plan, self._moved))
 
     def make(self, lacking: Sequence[ReplicaTarget]) -> None:
         """In turn: priority, then who has least of what it needs."""
@@ -129,7 +127,7 @@ class _Places:
         for seat in going:
             there.remove(seat)
             self._moved.add(seat.id)
-            park_or_drain(self._now_s, self._state, seat, self._why(seat.endpoint, target), self._draft)
+            park_or_drain(seat, self._why(seat.endpoint, target), self._plan)
             self._have[seat.endpoint] -= 1
         gives.update(left)
         self._soon[node] = found - count
@@ -149,8 +147,9 @@ class _Places:
         return self._state.endpoints[target.endpoint].spec.slots_per_replica
 
 
-def _coming_free(state: PoolState, plan: Plan, moved: set[str]) -> Mapping[NodeId, int]:
+def _coming_free(plan: Plan, moved: set[str]) -> Mapping[NodeId, int]:
     """Slots that are free and nobody gets by this decision, come free already, or will by it; by node."""
+    state = plan.state
     found = Counter(node_of(slot) for slot in state.free_slots() if slot not in plan.owed)
     found.update(nodes_with(state.slots, SlotState.RECLAIMING))
     woken = {move.seat for move in plan.moves if isinstance(move, WakeSeat)}

@@ -7,7 +7,7 @@ A revision that does not come up replaces nobody: the old replicas stay until it
 
 from ebbtide.pool.events import DrainSeat, GrantSeat, ParkSeat, WakeSeat
 from ebbtide.pool.ids import EndpointName, SeatId, endpoint_of
-from ebbtide.pool.state import PoolState, SeatRecord
+from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.demand.replica_target import COMING, COMING_OR_READY, ReplicaTarget
 from ebbtide_autoscaler.core.jobs.reclaim import room_for
@@ -19,8 +19,9 @@ from ebbtide_autoscaler.core.replicas.start_backoff import StartAttempts, start_
 LEAVING = frozenset({SeatState.DRAINING, SeatState.PARKING, SeatState.STOPPING})
 
 
-def replace_outdated(now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan) -> None:
+def replace_outdated(target: ReplicaTarget, plan: Plan) -> None:
     """The next step towards an endpoint without outdated replicas; nothing where the policy has moved already."""
+    now_s, state = plan.now_s, plan.state
     if not state.draining and not stale_seats(state, target.endpoint):
         return
     seats = [seat for seat in state.seats_of(target.endpoint) if seat.state in COMING_OR_READY | LEAVING]
@@ -50,7 +51,7 @@ def replace_outdated(now_s: float, state: PoolState, target: ReplicaTarget, plan
     ):
         return  # demand first; and one at a time
     limit = state.endpoints[target.endpoint].spec.replicas_max + len(outdated)
-    _replace(now_s, state, target, plan, first, start_attempts(now_s, state, target.endpoint, limit))
+    _replace(target, plan, first, start_attempts(now_s, state, target.endpoint, limit))
 
 
 def _moved(endpoint: EndpointName, plan: Plan) -> bool:
@@ -58,9 +59,8 @@ def _moved(endpoint: EndpointName, plan: Plan) -> bool:
     return any(endpoint_of(seat) == endpoint for seat in seats)
 
 
-def _replace(
-    now_s: float, state: PoolState, target: ReplicaTarget, plan: Plan, old: SeatRecord, found: StartAttempts
-) -> None:
+def _replace(target: ReplicaTarget, plan: Plan, old: SeatRecord, found: StartAttempts) -> None:
+    state = plan.state
     why, must = why_outdated(state, old), is_on_draining(state, old)
     count = state.endpoints[target.endpoint].spec.slots_per_replica
     if found.failures and not found.seats:  # guard: a revision that does not come up replaces no replica
@@ -77,10 +77,10 @@ def _replace(
     if (  # guard: an old replica waits for room that there can be
         seat is not None
         and must
-        and room_for(state, plan, count)  # guard: an old replica waits for no room that there cannot be
+        and room_for(plan, count)  # guard: an old replica waits for no room that there cannot be
     ):
         if target.replicas <= target.now:  # else its lack has been noted with the demand
-            record_shortage(state, target, seat, plan)
+            record_shortage(target, seat, plan)
         plan.waits.append((old.id, f"{why}; waits until there is a slot for its successor"))
         return
     if found.failures and not must:  # guard: no old replica is drained for a revision that does not come up

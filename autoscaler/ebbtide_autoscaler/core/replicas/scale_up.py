@@ -43,27 +43,28 @@ class _Line:
         return self.found.seats[self.used :][: self.target.replicas - self.have]
 
 
-def scale_up_round_robin(now_s: float, state: PoolState, wants: Sequence[ReplicaTarget], plan: Plan) -> None:
+def scale_up_round_robin(wants: Sequence[ReplicaTarget], plan: Plan) -> None:
     """``wants``: of one priority, each for more replicas than there are.
 
     What is needed for what comes in goes first, whoever's it is; then room for more.
     """
+    state = plan.state
     lines = []
     for target in wants:
         limit = state.endpoints[target.endpoint].spec.replicas_max + len(seats_of_warm(state, target.endpoint))
-        found = start_attempts(now_s, state, target.endpoint, limit)
+        found = start_attempts(plan.now_s, state, target.endpoint, limit)
         lines.append(_Line(target, found, may_wake(state, target.endpoint), target.now))
-    _raise(state, lines, lambda target: target.need, plan)
-    _raise(state, lines, lambda target: target.replicas, plan)
+    _raise(lines, lambda target: target.need, plan)
+    _raise(lines, lambda target: target.replicas, plan)
 
 
-def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[ReplicaTarget], int], plan: Plan) -> None:
+def _raise(lines: Sequence[_Line], goal: Callable[[ReplicaTarget], int], plan: Plan) -> None:
     """All to this goal: first those that need no other slots than their own, then the others by turns."""
     turns: list[tuple[float, int]] = []  # share of what it is for, place in `lines`
     for place, line in enumerate(lines):
         least = goal(line.target)
         if line.have < least and not line.lacks:
-            line.have += wake(line.target, line.may_wake, least - line.have, state, plan)
+            line.have += wake(line.target, line.may_wake, least - line.have, plan)
             turns.append((line.have / least, place))
     heapify(turns)
     while turns:
@@ -72,7 +73,7 @@ def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[ReplicaTarg
         target, least = line.target, goal(line.target)
         if line.have >= least:
             continue
-        slots = plan.free.for_replica(state.endpoints[target.endpoint].spec.slots_per_replica)
+        slots = plan.free.for_replica(plan.state.endpoints[target.endpoint].spec.slots_per_replica)
         if line.used < len(line.found.seats) and slots:
             why = f"{target.reason}: {many(target.replicas, 'replica')} instead of {target.now}"
             plan.grant(GrantSeat(line.found.seats[line.used], slots, why))
@@ -80,11 +81,12 @@ def _raise(state: PoolState, lines: Sequence[_Line], goal: Callable[[ReplicaTarg
             heappush(turns, (line.have / least, place))
         else:
             line.lacks = True
-            _lack(state, line, plan)
+            _lack(line, plan)
 
 
-def _lack(state: PoolState, line: _Line, plan: Plan) -> None:
+def _lack(line: _Line, plan: Plan) -> None:
     """None of its further replicas can be placed now."""
+    state = plan.state
     target, found, seats = line.target, line.found, line.left()
     if len(seats) < target.replicas - line.have:
         why = found.story() if found.failures else "all its seats are taken"
@@ -101,6 +103,6 @@ def _lack(state: PoolState, line: _Line, plan: Plan) -> None:
     plan.denied.append(target.endpoint)
     plan.best |= {slot for one in seats_of_warm(state, target.endpoint) for slot in one.slots}
     for number, seat in enumerate(seats):
-        if not record_shortage(state, target, seat, plan):
-            record_further_shortage(state, target, seats[number + 1 :], plan)
+        if not record_shortage(target, seat, plan):
+            record_further_shortage(target, seats[number + 1 :], plan)
             return

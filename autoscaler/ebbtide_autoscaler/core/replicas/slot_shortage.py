@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 from ebbtide.pool.ids import NodeId, SeatId
 from ebbtide.pool.plural import many
-from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.demand.replica_target import ReplicaTarget
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 
-def record_shortage(state: PoolState, target: ReplicaTarget, seat: SeatId, plan: Plan) -> bool:
+def record_shortage(target: ReplicaTarget, seat: SeatId, plan: Plan) -> bool:
     """Keep what is free for the replica of ``seat``, and note what it still lacks, and where.
 
     Says whether anything free could be kept for it. If not, the endpoint's next replica would lack just as much.
     """
-    count = state.endpoints[target.endpoint].spec.slots_per_replica
+    count = plan.state.endpoints[target.endpoint].spec.slots_per_replica
     found = _keep(count, plan)
     if found is None:
         why = (
@@ -35,14 +34,14 @@ def record_shortage(state: PoolState, target: ReplicaTarget, seat: SeatId, plan:
     return lacking < count
 
 
-def record_further_shortage(state: PoolState, target: ReplicaTarget, seats: Sequence[SeatId], plan: Plan) -> None:
+def record_further_shortage(target: ReplicaTarget, seats: Sequence[SeatId], plan: Plan) -> None:
     """The replicas of ``seats`` lack slots as the one before them did, each of several slots on a node of its own.
 
     A surge can want thousands more than the pool can give: they are told of in one sentence, not in one each.
     """
     if not seats:
         return
-    count = state.endpoints[target.endpoint].spec.slots_per_replica
+    count = plan.state.endpoints[target.endpoint].spec.slots_per_replica
     if count == 1 and plan.free.nearest(count) is not None:
         plan.shortfall.lack(len(seats))
     elif count > 1:

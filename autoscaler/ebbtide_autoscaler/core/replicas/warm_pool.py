@@ -39,7 +39,7 @@ def may_wake(state: PoolState, endpoint: EndpointName) -> Iterator[SeatRecord]:
     return iter(_may_wake(state.seats).get(endpoint, {}).values())
 
 
-def wake(target: ReplicaTarget, sleeping: Iterator[SeatRecord], most: int, state: PoolState, plan: Plan) -> int:
+def wake(target: ReplicaTarget, sleeping: Iterator[SeatRecord], most: int, plan: Plan) -> int:
     """Wake the next warm replicas whose slots are free, up to ``most``.
 
     Says how many need no other slots, those still parking included.
@@ -47,7 +47,7 @@ def wake(target: ReplicaTarget, sleeping: Iterator[SeatRecord], most: int, state
     found = 0
     while found < most and (seat := next(sleeping, None)):
         parking = seat.state is SeatState.PARKING
-        if not (parking or plan.free.has(seat.slots)) or why_outdated(state, seat):
+        if not (parking or plan.free.has(seat.slots)) or why_outdated(plan.state, seat):
             continue
         if parking:
             plan.waits.append((seat.id, f"{target.reason}; it wakes as soon as it has parked"))
@@ -58,8 +58,9 @@ def wake(target: ReplicaTarget, sleeping: Iterator[SeatRecord], most: int, state
     return found
 
 
-def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, plan: Plan) -> str:
+def why_not_park(seat: SeatRecord, plan: Plan) -> str:
     """Why a replica that is not wanted any more has to end; empty if it may stay warm."""
+    now_s, state = plan.now_s, plan.state
     record = state.endpoints[seat.endpoint]
     if not seat.fenced:
         return "it was started before the file asked for warm replicas"
@@ -74,17 +75,17 @@ def why_not_park(now_s: float, state: PoolState, seat: SeatRecord, plan: Plan) -
         return f"{warm} of {record.spec.warm_replicas} are warm already"
     node = node_of_seat(seat)
     promised = sum(one.park_bytes for one in parks if node_of_seat(one) == node)
-    of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(state, plan)[node]
+    of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(plan)[node]
     needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
     if needed > state.nodes.get(node, 0):  # guard: a replica stays warm only where there is host memory for it
         return f"node {node[:8]} has no {seat.park_bytes} bytes of host memory left beside what its jobs may need"
     return ""
 
 
-def park_or_drain(now_s: float, state: PoolState, seat: SeatRecord, reason: str, plan: Plan) -> None:
+def park_or_drain(seat: SeatRecord, reason: str, plan: Plan) -> None:
     """Have a ready replica leave its slots: it stays warm if its endpoint has such, and it can."""
-    if state.endpoints[seat.endpoint].spec.warm_replicas:
-        why_not = why_not_park(now_s, state, seat, plan)
+    if plan.state.endpoints[seat.endpoint].spec.warm_replicas:
+        why_not = why_not_park(seat, plan)
         if not why_not:
             plan.moves.append(ParkSeat(seat.id, f"{reason}: it stays warm"))
             return
@@ -92,20 +93,21 @@ def park_or_drain(now_s: float, state: PoolState, seat: SeatRecord, reason: str,
     plan.moves.append(DrainSeat(seat.id, reason))
 
 
-def end_surplus_warm(state: PoolState, plan: Plan) -> None:
+def end_surplus_warm(plan: Plan) -> None:
     """End warm replicas that nobody may wake any more, that are too many, or whose memory a job may need."""
+    state = plan.state
     warm = _warm(state.seats)
     if not warm:
         return
-    too_many, too_much = not _all_may_stay(state), not _memory_does(state, plan)
+    too_many, too_much = not _all_may_stay(state), not _memory_does(plan)
     if not too_many and not too_much:
         return
     moved = plan.moved()
     kept = [one for one in warm.values() if one.id not in moved]
     if too_many:
-        kept = _without_surplus(state, plan, kept)
+        kept = _without_surplus(plan, kept)
     if too_much:
-        _return_memory(state, plan, kept)
+        _return_memory(plan, kept)
 
 
 def _all_may_stay(state: PoolState) -> bool:
@@ -115,12 +117,13 @@ def _all_may_stay(state: PoolState) -> bool:
     return few and not state.draining and not any(stale_seats(state, name) for name in counts)
 
 
-def _memory_does(state: PoolState, plan: Plan) -> bool:
+def _memory_does(plan: Plan) -> bool:
     """Whether no node lends more than it has, with what this decision has granted: likewise."""
+    state = plan.state
     of_jobs, of_seats = _of_gangs(state.jobs), index.warm_bytes(state.seats)
     if _too_full(of_jobs, of_seats, state.nodes):
         return False
-    new = _of_grants(state, plan)
+    new = _of_grants(plan)
     lent = {node: of_seats[node] + of_jobs.get(node, 0) for node in new if node in of_seats}
     return all(bytes_ + new[node] <= state.nodes.get(node, 0) for node, bytes_ in lent.items())
 
@@ -134,8 +137,9 @@ def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nod
     return any(jobs.get(node, 0) + lent > has.get(node, 0) for node, lent in of_seats.items())
 
 
-def _without_surplus(state: PoolState, plan: Plan, warm: list[SeatRecord]) -> list[SeatRecord]:
+def _without_surplus(plan: Plan, warm: list[SeatRecord]) -> list[SeatRecord]:
     """Those that stay; the others end."""
+    state = plan.state
     left = Counter({name: state.endpoints[name].spec.warm_replicas for name in {one.endpoint for one in warm}})
     kept: list[SeatRecord] = []
     for seat in _best_first(state, warm):
@@ -177,8 +181,9 @@ def _best_first(state: PoolState, warm: list[SeatRecord]) -> list[SeatRecord]:
     return sorted(warm, key=lambda one: (not free.issuperset(one.slots), one.id))
 
 
-def _return_memory(state: PoolState, plan: Plan, warm: list[SeatRecord]) -> None:
-    used, ending = _of_jobs(state, plan), plan.moved()
+def _return_memory(plan: Plan, warm: list[SeatRecord]) -> None:
+    state = plan.state
+    used, ending = _of_jobs(plan), plan.moved()
     for one in state.seats.values():
         if one.parks and one.slots and one.state is not SeatState.STOPPING and one.id not in ending:
             used[node_of_seat(one)] += one.park_bytes
@@ -196,13 +201,14 @@ def _of_gangs(job: JobRecord) -> Mapping[NodeId, int] | None:
     return index.on_nodes(job.gang, job.spec.host_bytes_per_worker) if may_park else None
 
 
-def _of_jobs(state: PoolState, plan: Plan) -> Counter[NodeId]:
+def _of_jobs(plan: Plan) -> Counter[NodeId]:
     """Host memory that jobs may need where they are, or are about to be, by node."""
-    return Counter(_of_gangs(state.jobs)) + _of_grants(state, plan)
+    return Counter(_of_gangs(plan.state.jobs)) + _of_grants(plan)
 
 
-def _of_grants(state: PoolState, plan: Plan) -> Counter[NodeId]:
+def _of_grants(plan: Plan) -> Counter[NodeId]:
     """Of that, what jobs may need where they are about to be."""
+    state = plan.state
     found: Counter[NodeId] = Counter()
     for move in plan.moves:
         if isinstance(move, GrantJob) and state.jobs[move.job].spec.in_place:

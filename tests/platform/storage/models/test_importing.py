@@ -18,7 +18,7 @@ from ebbtide.storage.errors import NoRoom, NotPublished, Refused, StorageError, 
 from ebbtide.storage.models.importer.import_progress import ImportProgress, Phase
 from ebbtide.storage.models.importer.import_records import flights
 from ebbtide.storage.models.importer.import_terms import How
-from ebbtide.storage.models.sources import source as sources
+from ebbtide.storage.models.sources import source_patience
 from ebbtide.storage.models.sources.remote_source import RemoteSource
 from ebbtide.storage.models.sources.source import Reading, SourceChanged, SourceFile
 from ebbtide.storage.objects.manifest import Kind
@@ -439,7 +439,7 @@ def test_a_source_that_hangs_while_it_is_looked_through_is_told(
         return []
 
     source.listing = hang  # type: ignore[method-assign]
-    monkeypatch.setattr(sources, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(source_patience, "PATIENCE_S", 0.2)
     with pytest.raises(TransferTimeout, match=f"cannot look through {folder}"):
         bring(store, source)
     end.set()
