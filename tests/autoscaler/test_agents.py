@@ -4,12 +4,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
 
 from ebbtide.pool.ids import NodeId
+from ebbtide.system.code_digest import code_digest
 from ebbtide_autoscaler.control import agent_handles
 from ebbtide_autoscaler.control.agent_handles import HUNG_S, SILENT_S, AgentHandles
+from tests.builders.surroundings import Agent
 
 NODE = NodeId("n0")
+
+
+def not_started() -> ActorDiedError:
+    """As of an actor whose class cannot be imported on its node."""
+    error = ActorDiedError()
+    error._actor_init_failed = True
+    return error
 
 
 class FakeRay:
@@ -19,10 +29,13 @@ class FakeRay:
         self.now_s = 1_000.0
         self.started = 0
         self.killed: list[float] = []
+        self.runs: str | Exception = code_digest()
 
     def start(self, node: str, lock_dir: str) -> Any:
         self.started += 1
-        return SimpleNamespace(watch=SimpleNamespace(remote=lambda *told: None))
+        agent = Agent(node)
+        agent.runs = self.runs
+        return agent
 
     def kill(self, handle: Any, *, no_restart: bool) -> None:
         assert not no_restart
@@ -65,3 +78,37 @@ def test_one_that_hangs_is_killed_once_in_a_while(fake: FakeRay) -> None:
     fake.now_s += SILENT_S
     look(handles, HUNG_S + 1.0 + SILENT_S)
     assert len(fake.killed) == 1, "it has to come back first"
+
+
+@pytest.mark.proves("a node with other code is told of no slot")
+@pytest.mark.parametrize(
+    ("runs", "named"),
+    [
+        ("0123456789ab", "ebbtide code 0123456789ab"),
+        (not_started(), "another version of ebbtide, or none"),
+    ],
+)
+def test_a_node_that_runs_other_code_is_refused_by_name_until_it_runs_ours(
+    fake: FakeRay, runs: str | Exception, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    handles, fake.runs = AgentHandles("/locks"), runs
+    for _ in range(2):
+        look(handles, 0.0)
+    (agent,) = handles._handles.values()
+    assert agent.watched == [], "it is told of no slot"
+    assert named in handles.refused[NODE] and code_digest() in handles.refused[NODE]
+    assert caplog.text.count("node n0 is refused") == 1, "said once"
+
+    fake.runs, fake.now_s = code_digest(), fake.now_s + 2 * SILENT_S
+    look(handles, 2 * SILENT_S)
+    (agent,) = handles._handles.values()
+    assert handles.refused == {} and len(agent.watched) == 1
+
+
+def test_an_agent_that_does_not_say_which_code_it_runs_is_asked_again_when_it_is_looked_up_again(fake: FakeRay) -> None:
+    handles, fake.runs = AgentHandles("/locks"), TimeoutError("it died")
+    look(handles, 0.0)
+    assert handles.refused == {} and not next(iter(handles._handles.values())).watched
+    fake.runs, fake.now_s = code_digest(), fake.now_s + 2 * SILENT_S
+    look(handles, 2 * SILENT_S)
+    assert next(iter(handles._handles.values())).watched

@@ -54,6 +54,12 @@ def test_a_silent_agent_is_named_with_its_node() -> None:
     assert (notice.about, notice.name, notice.since_s) == ("agent", N, 0.0)
 
 
+def test_a_node_that_runs_other_code_is_refused_by_name_and_not_called_silent() -> None:
+    (notice,) = told(replace(WELL, agents={}, refused={N: "it runs another one: install the same"}))
+    assert (notice.about, notice.name) == ("node", N)
+    assert notice.why.startswith("node 01234567 is refused: it runs another one: install the same there")
+
+
 def test_draining_nodes_trouble_and_observe_mode_are_said() -> None:
     found = told(
         WELL,

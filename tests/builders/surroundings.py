@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import ray
 from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.state import PoolState
+from ebbtide.system.code_digest import code_digest
 from ebbtide_autoscaler.control import agent_handles, fences
 from ebbtide_autoscaler.control.cluster_watch import ClusterWatch
 from ebbtide_autoscaler.control.fence_table import Fence, FenceTable
@@ -44,6 +47,16 @@ class Agent:
         self.node = node
         self.watched: list[Any] = []
         self.fail: Exception | None = None
+        self.runs: str | Exception = code_digest()
+
+    @property
+    def code(self) -> Any:
+        said: Future[str] = Future()
+        if isinstance(self.runs, str):
+            said.set_result(self.runs)
+        else:
+            said.set_exception(self.runs)
+        return SimpleNamespace(remote=lambda: SimpleNamespace(future=lambda: said))
 
     @property
     def watch(self) -> Method:

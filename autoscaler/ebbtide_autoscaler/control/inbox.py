@@ -6,7 +6,7 @@ entries are replaced whole, so that a reader sees either the old or the new repo
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from secrets import token_hex
@@ -89,6 +89,7 @@ class Inbox:
     living_at_s: float = 0.0
     restorable: frozenset[JobName] = frozenset()
     misplaced: dict[SeatId, Timestamped[tuple[SlotId, ...]]] = field(default_factory=dict)
+    refused: Mapping[NodeId, str] = field(default_factory=dict)  # nodes that run other code, with why
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     submitted: deque[Body] = field(default_factory=deque)  # facts that the next tick takes in
     _attended_s: float = 0.0
@@ -242,6 +243,7 @@ class Inbox:
             restorable=self.restorable,
             misplaced=dict(self.misplaced),
             strangers=dict(book.strangers),
+            refused=self.refused,
             routes_version=routes_version,
         )
 

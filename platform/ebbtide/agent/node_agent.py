@@ -28,6 +28,7 @@ from ebbtide.client.arbiter_link import NAMESPACE, ArbiterLink
 from ebbtide.client.messages import AgentAnswer, AgentReport, SlotRef
 from ebbtide.snapshot.regions.region_states import RegionKey
 from ebbtide.snapshot.regions.region_view import RegionView
+from ebbtide.system.code_digest import code_digest
 from ebbtide.system.process import is_alive
 
 SEND_TIMEOUT_S = 1.0  # a report is out of date by then: the next one is due
@@ -56,6 +57,10 @@ class NodeAgent:
 
         self._loop = ReportLoop(self._watch, send)
         self._loop.start()
+
+    def code(self) -> str:
+        """Which code this node runs; see `code_digest`."""
+        return code_digest()
 
     def probe(self) -> AgentReport:
         """Who sits on the watched slots now."""

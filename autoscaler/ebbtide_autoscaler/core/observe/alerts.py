@@ -100,9 +100,11 @@ def _gateways(seen: Observation, now_s: float, gateway: GatewayContact) -> Itera
 
 
 def _agents(state: PoolState, seen: Observation, now_s: float) -> Iterator[Alert]:
+    for node, why in seen.refused.items():
+        yield Alert("node", node, 0.0, f"node {node[:8]} is refused: {why} there, and it is taken in by itself")
     gone = let_go(state)  # these have none
     for node in state.nodes:
-        if node in gone:
+        if node in gone or node in seen.refused:
             continue
         heard = seen.agents.get(node)
         since_s = heard.at_s if heard is not None else seen.started_s
