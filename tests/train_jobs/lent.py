@@ -138,7 +138,7 @@ EDGES: Mapping[str, tuple[Any, str]] = {
     "sealed": (Occupancy, "vacate"),  # on all ranks, as they know
     "freed": (Occupancy, "_trim_and_release"),
     "parked": (park_module, "_wait_parked"),
-    "waiting": (park_module, "wait_for_word"),  # of the other ranks
+    "waiting": (park_module, "wait_for_broadcast"),  # of the other ranks
     "restoring": (Evicted, "restore"),
     "restored": (HostState, "put_back"),
     "running again": (session_module, "safe_point"),

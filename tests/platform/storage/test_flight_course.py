@@ -237,7 +237,7 @@ def test_without_deaths_and_pauses_an_error_of_the_input_is_met_once() -> None:
         one.process.start(one.main())
     world.run(50.0)
     assert len(story.begun) == 1
-    assert sorted(story.ended.values()) == ["RaiseOwnError"] + ["RaiseLeadersError"] * 5
+    assert sorted(story.ended.values()) == ["RaiseLeadersError"] * 5 + ["RaiseOwnError"]
 
 
 @settings(max_examples=examples(150), deadline=None)

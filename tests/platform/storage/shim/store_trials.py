@@ -23,7 +23,7 @@ from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.models.importer import model_import, shard_writer
 from ebbtide.storage.models.importer.import_terms import ImportTerms
 from ebbtide.storage.models.importer.model_import import import_model
-from ebbtide.storage.models.sources import source
+from ebbtide.storage.models.sources import source_patience
 from ebbtide.storage.models.sources.local_source import LocalSource
 from ebbtide.storage.objects import staging
 from ebbtide.storage.objects.object_store import ObjectStore
@@ -188,7 +188,7 @@ def evict(folder: Path) -> None:
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
     """How long transfers may take, where callers leave that to the store."""
-    names = ((staging, "LEAST_DEADLINE_S"), (shard_writer, "LEAST_PATIENCE_S"), (source, "PATIENCE_S"))
+    names = ((staging, "LEAST_DEADLINE_S"), (shard_writer, "LEAST_PATIENCE_S"), (source_patience, "PATIENCE_S"))
     before = [getattr(module, name) for module, name in names]
     for module, name in names:
         setattr(module, name, seconds)
