@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.demo.bulk import read_back
 from benchmarks.pool_run import RunFailed
+from tests.platform.storage.checkpoints.runs import RUN, make_run, state_at
 from tests.platform.storage.stores import overwrite, publish_model, store_at
-from tests.platform.storage.training.runs import RUN, make_run, state_at
 
 
 def test_models_and_the_newest_checkpoint_are_read_back_and_damage_is_an_error(

@@ -5,7 +5,7 @@ import os
 from ebbtide.helper.criu.proc_tree import Member, Opened
 from ebbtide.helper.journal.journal_state import Line
 from ebbtide.helper.journal.workload_states import Op, Step
-from tests.platform.storage.doctor import machines
+from tests.platform.diagnostics import machines
 
 
 class Processes(machines.Tree):

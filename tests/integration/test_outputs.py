@@ -105,7 +105,7 @@ def by(way: str, gpus: int) -> list[tuple[int, str]]:
     return [(rank, way) for rank in range(gpus)]
 
 
-@pytest.mark.hunt  # short: bare engines in tests/serve_apps/loading/test_vllm_formats.py; three starts take 1 to 3 min
+@pytest.mark.hunt  # short: bare engines in tests/serve_apps/vllm/test_load_formats.py; three starts take 1 to 3 min
 @pytest.mark.parametrize("gpus", [1, 2])
 async def test_tokens_and_logprobs_from_the_store_are_those_of_vllms_own_loader(
     tmp_path: Path, tiny_model: Path, gpus: int

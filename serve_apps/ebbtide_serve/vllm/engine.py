@@ -4,7 +4,7 @@ Importing this module imports vLLM (5 to 15 s), which reads its environment then
 import this by name (``engine.factory``).
 
 vLLM's own OpenAI serving classes do chat templates, usage counts, stop strings and streaming, so an answer is what
-``vllm serve`` would have sent. They are not a stable interface: ``tests/serve_apps/test_vllm_engine.py`` says what
+``vllm serve`` would have sent. They are not a stable interface: ``tests/serve_apps/vllm/test_engine.py`` says what
 we lean on.
 """
 

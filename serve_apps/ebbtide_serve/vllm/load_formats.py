@@ -4,7 +4,7 @@ Both are vLLM's default loader with another source of tensors, so that what it d
 check that all parameters were loaded, secondary weights, the filter for experts of other ranks, reloading.
 
 Imported when vLLM's registry is (``registration``). Leans on `DefaultModelLoader` (``_get_weights_iterator``,
-``_prepare_weights``, ``Source``), which is no stable interface: ``tests/serve_apps/loading/test_vllm_formats.py``.
+``_prepare_weights``, ``Source``), which is no stable interface: ``tests/serve_apps/vllm/test_load_formats.py``.
 """
 
 import dataclasses

@@ -10,7 +10,7 @@ import pytest
 from ebbtide.system.process import await_end, kill_exactly
 from tests.integration.kills.cluster import Cluster
 
-# 35 s on two quiet cores; in short, with the answers of Ray played: tests/platform/agent/test_outlived_actors.py
+# 35 s on two quiet cores; in short, and without Ray: tests/platform/agent/ray_workers/test_outlived_actors.py
 pytestmark = [pytest.mark.ray, pytest.mark.hunt, pytest.mark.timeout(200)]
 
 DRIVER = """

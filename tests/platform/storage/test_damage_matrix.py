@@ -18,11 +18,11 @@ from ebbtide.storage.checkpoints.manager.verification import verify
 from ebbtide.storage.errors import Corrupt, StorageError
 from ebbtide.storage.maintenance.scrub import Damage, damage_of
 from ebbtide.storage.names import COMMIT, MANIFEST
+from tests.platform.storage.checkpoints import runs
+from tests.platform.storage.checkpoints.runs import at, make_run
 from tests.platform.storage.shim.checkpoint_trials import Resume, step_read
 from tests.platform.storage.shim.store_trials import FILE, MODEL, Load, seed_of
 from tests.platform.storage.stores import CHUNK, overwrite, store_at
-from tests.platform.storage.training import runs
-from tests.platform.storage.training.runs import at, make_run
 
 COLUMNS = ("read", "verify", "resume", "verify a checkpoint", "resume, or older")
 

@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[3]
 ENVIRONMENTS = ROOT / ".vllm"  # one for each version, kept for the next run
 CONTRACT = (
     "tests/serve_apps/vllm_versions",
-    "tests/serve_apps/loading/test_registration.py",
-    "tests/serve_apps/loading/test_vllm_formats.py",
-    "tests/serve_apps/test_vllm_engine.py",
+    "tests/serve_apps/vllm/test_registration.py",
+    "tests/serve_apps/vllm/test_load_formats.py",
+    "tests/serve_apps/vllm/test_engine.py",
     "tests/serve_apps/test_vllm_from_store.py",
 )
 TESTS_NEED = ("hypothesis", "httpx", "openai", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")

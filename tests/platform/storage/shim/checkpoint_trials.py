@@ -9,8 +9,8 @@ from ebbtide.storage.checkpoints.dcp.gang_checkpoint import load_into, save_toge
 from ebbtide.storage.checkpoints.manager.checkpoint_manager import IfCorrupt, RunCheckpoints
 from ebbtide.storage.checkpoints.manager.open_checkpoint import OpenCheckpoint
 from ebbtide.storage.checkpoints.manager.verification import verify
+from tests.platform.storage.checkpoints.runs import at, leftovers, make_run, make_transport, same
 from tests.platform.storage.shim.store_trials import Trial, evict, lengthen
-from tests.platform.storage.training.runs import at, leftovers, make_run, make_transport, same
 
 
 def state_at(step: int, *, rows: int = 60) -> dict[str, Any]:
