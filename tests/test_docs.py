@@ -104,6 +104,31 @@ def test_every_bound_of_the_page_of_limits_is_a_constant_of_that_module() -> Non
         assert any(re.search(rf"^{name}\b.* = ", path.read_text(), re.M) for path in there), f"{module}.{name}"
 
 
+def test_every_place_of_the_glossary_is_there() -> None:
+    rows = re.findall(r"^\|[^|]*\|[^|]*\| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.M)
+    assert len(rows) > 30
+    bases = [ROOT / folder for folder in SOURCES[:4]] + [ROOT / "autoscaler" / "ebbtide_autoscaler"]
+    for row in rows:
+        beside = ""  # a bare name lies in the folder of the one before
+        for name in re.findall(r"`([\w/*]+(?:\.py)?)`", row):
+            found = [one for base in bases for one in (name.rstrip("/"), beside + name) if list(base.glob(one))]
+            assert found, f"{row}: {name}"
+            beside = name.rpartition("/")[0] + "/" if "/" in name else beside
+
+
+def test_every_room_is_on_the_page_of_the_architecture() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    packages = ("platform/ebbtide", "serve_apps/ebbtide_serve", "train_jobs/ebbtide_train")
+    autoscaler = "autoscaler/ebbtide_autoscaler"
+    rooms = {
+        path.parent.name
+        for package in (*packages, autoscaler, f"{autoscaler}/core", "platform/ebbtide/storage")
+        for path in (ROOT / package).glob("*/__init__.py")
+    }
+    unnamed = {name for name in rooms if not re.search(rf"`(\w+/)*{name}`", page)}
+    assert unnamed == {"core", "examples", "testing"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_metric_exists(page: Path) -> None:
     known = {name for family in families().values() for name in series_names(family)} | set(families())
