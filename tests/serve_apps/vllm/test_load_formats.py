@@ -47,7 +47,7 @@ class Told:
 def engines(tp: int, runs: list[dict[str, Any]], log: Path, programs: Sequence[tuple[str, object]] = ()) -> Told:
     """Run the programs, each with its argument, then start the engines one after the other."""
     told = {"tp": tp, "runs": runs, "cache_dir": str(MODEL_CACHE), "programs": programs}
-    script = Path(__file__).with_name("engine_process.py")
+    script = Path(__file__).parents[1] / "loading" / "engine_process.py"
     with log.open("wb") as errors:
         done = subprocess.run(
             [sys.executable, str(script), json.dumps(told)], stdout=subprocess.PIPE, stderr=errors, text=True

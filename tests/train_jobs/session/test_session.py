@@ -126,7 +126,7 @@ def train_with_extra(args: Mapping[str, object]) -> None:
 
 @pytest.mark.proves("if one rank cannot park none does")
 def test_if_one_rank_cannot_park_none_does(tmp_path: Path) -> None:
-    plan = gangs.plan_of(tmp_path, world=2, train="tests.train_jobs.test_session:train_with_extra")
+    plan = gangs.plan_of(tmp_path, world=2, train="tests.train_jobs.session.test_session:train_with_extra")
     gangs.run(plan, {2: Away()})
     for rank in (0, 1):
         text = "\n".join(gangs.reports(plan, rank))
@@ -164,7 +164,7 @@ def stay(report: RankReport) -> bool:
 
 
 def test_parking_lowers_each_workers_anonymous_memory_by_its_state(tmp_path: Path) -> None:
-    plan = gangs.plan_of(tmp_path, world=2, train="tests.train_jobs.test_session:train_big")
+    plan = gangs.plan_of(tmp_path, world=2, train="tests.train_jobs.session.test_session:train_big")
     ranks = gangs.start(plan, {2: Away(until=stay)})
     tracked = 3 * 12 * 4 << 20
     try:
