@@ -85,7 +85,8 @@ def said_with(hash_seed: str, code: str) -> list[str]:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_decision_is_the_same_with_every_hash_seed(hash_seed: str) -> None:
-    theirs = said_with(hash_seed, "from tests.autoscaler.core.decide.test_hash_seed import digests; print(*digests(), sep='\\n')")
+    program = f"from {__name__} import digests; print(*digests(), sep='\\n')"
+    theirs = said_with(hash_seed, program)
     differ = [seed for seed, (mine, other) in enumerate(zip(digests(), theirs, strict=True)) if mine != other]
     assert differ == []
 

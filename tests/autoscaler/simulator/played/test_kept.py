@@ -114,7 +114,8 @@ def test_another_process_finds_what_is_of_a_ledger(shared: Path, tmp_path: Path,
     runs = tmp_path / "runs"
     runs.mkdir()
     code = (
-        "import sys; from pathlib import Path; from tests.autoscaler.simulator.played.test_kept import PLAYED, kept_of_ledger;"
+        "import sys; from pathlib import Path;"
+        "from tests.autoscaler.simulator.played.test_kept import PLAYED, kept_of_ledger;"
         "kept_of_ledger(Path(sys.argv[1]), Path(sys.argv[2])).keep('ebbtide', 0, None, PLAYED)"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
