@@ -15,8 +15,9 @@ from random import Random
 from benchmarks.large_pool import NOW_S, LargePool, large_pool, with_demand
 from benchmarks.rows import Bar, Row, percentile, result, row, write
 from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import Limits, Observation
-from ebbtide_autoscaler.core.observe.observe import routes, traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.tick.instructions import instruct
 from ebbtide_autoscaler.core.tick.tick import TickSettings, tick

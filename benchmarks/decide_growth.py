@@ -27,8 +27,9 @@ from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.ids import EndpointName, RecordId
 from ebbtide.pool.lookup.records import having
 from ebbtide_autoscaler.core.decide.policy import decide
+from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.core.observe.observe import routes, traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Snapshot
 from ebbtide_autoscaler.core.tick.instructions import instruct
 from ebbtide_autoscaler.core.tick.tick import tick

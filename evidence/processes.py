@@ -31,7 +31,8 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
     # The arbiter's step and its ledger without processes, as `make sim` plays them.
     "simulated arbiter": (
         "ebbtide_autoscaler.core.tick.tick",
-        "ebbtide_autoscaler.core.observe.observe",
+        "ebbtide_autoscaler.core.observe.traffic",
+        "ebbtide_autoscaler.core.observe.workload_orders",
         "ebbtide_autoscaler.core.tick.instructions",
         "ebbtide_autoscaler.journal.records",
         "ebbtide_autoscaler.journal.recovery",

@@ -20,7 +20,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, preemption_costs
 from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.tick.tick import TickResult, World
 from ebbtide_autoscaler.journal.recovery import MEMORY, STATE, plain

@@ -16,7 +16,7 @@ from ebbtide.pool.ids import EndpointName, JobName, SlotId
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig
 from ebbtide_autoscaler.core.tick.tick import TickResult, World
 

@@ -28,19 +28,11 @@ from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, slot_id
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.demand.demand_watch import DemandWatch
+from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
-from ebbtide_autoscaler.core.observe.observe import (
-    SETTLE_S,
-    directive,
-    lease,
-    looked_too_early,
-    orders,
-    placed,
-    replica_orders,
-    routes,
-    settling,
-    traffic,
-)
+from ebbtide_autoscaler.core.observe.settling import SETTLE_S, looked_too_early, settling
+from ebbtide_autoscaler.core.observe.traffic import traffic
+from ebbtide_autoscaler.core.observe.workload_orders import directive, lease, orders, placed, replica_orders
 from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
     DropFence,

@@ -26,7 +26,7 @@ from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
-from ebbtide_autoscaler.core.observe.observe import looked_too_early
+from ebbtide_autoscaler.core.observe.settling import looked_too_early
 from ebbtide_autoscaler.process.steady_clock import clock
 
 GATEWAY_PRESENT_S = 3.0  # a gateway reports ten times a second; silent for longer, it takes no share of limits

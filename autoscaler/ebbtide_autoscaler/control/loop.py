@@ -32,9 +32,11 @@ from ebbtide_autoscaler.control.reconcile import Reconciler
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.demand.demand_watch import DemandWatch
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
+from ebbtide_autoscaler.core.observe.gateway_routes import next_routes
 from ebbtide_autoscaler.core.observe.observation import Limits, Observation
-from ebbtide_autoscaler.core.observe.observe import next_routes, settling, traffic
 from ebbtide_autoscaler.core.observe.reconcile_config import reconcile_config
+from ebbtide_autoscaler.core.observe.settling import settling
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.tick.tick import TickResult, TickSettings, World, tick
 from ebbtide_autoscaler.journal.annotations import Annotations

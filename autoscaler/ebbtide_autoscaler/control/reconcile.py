@@ -23,7 +23,7 @@ from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.gateway_sync import GatewaySync
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.core.observe.observe import slots_of_replicas
+from ebbtide_autoscaler.core.observe.workload_orders import slots_of_replicas
 from ebbtide_autoscaler.core.tick.instructions import Instruction, instruct
 from ebbtide_autoscaler.journal.dry_run import takes_a_slot
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession

@@ -18,7 +18,7 @@ from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission
-from ebbtide_autoscaler.core.observe.observe import directive, orders
+from ebbtide_autoscaler.core.observe.workload_orders import directive, orders
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies

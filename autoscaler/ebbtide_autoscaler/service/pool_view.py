@@ -12,7 +12,7 @@ from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.holds import why_held
 from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.core.observe.observe import GATEWAY_FRESH_S, traffic
+from ebbtide_autoscaler.core.observe.traffic import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Shares, Team
 from ebbtide_autoscaler.core.plan.outdated import is_stale
 from ebbtide_autoscaler.core.replicas.start_backoff import start_attempts

@@ -6,7 +6,7 @@ from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.decide.lookahead import look_ahead
-from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.tick.tick import snapshot_of
 from ebbtide_autoscaler.process.steady_clock import clock

@@ -10,7 +10,8 @@ from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.key_changes import KeyChanges
 from ebbtide_autoscaler.control.published import Published
-from ebbtide_autoscaler.core.observe.observe import lease, placed, replica_orders, settling
+from ebbtide_autoscaler.core.observe.settling import settling
+from ebbtide_autoscaler.core.observe.workload_orders import lease, placed, replica_orders
 from ebbtide_autoscaler.process.steady_clock import clock
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})

@@ -11,7 +11,7 @@ from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.core.observe.observe import GATEWAY_FRESH_S
+from ebbtide_autoscaler.core.observe.traffic import GATEWAY_FRESH_S
 
 AGENT_SILENT_S = 5.0  # agents report once a second and at every change
 

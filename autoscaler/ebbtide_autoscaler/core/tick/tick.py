@@ -19,8 +19,9 @@ from ebbtide_autoscaler.core.jobs.holds import why_held
 from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, preemption_costs
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
 from ebbtide_autoscaler.core.observe.derive import derive_facts
+from ebbtide_autoscaler.core.observe.dry_run_state import as_if_ours
 from ebbtide_autoscaler.core.observe.observation import Limits, Observation
-from ebbtide_autoscaler.core.observe.observe import as_if_ours, traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 
 ROUNDS_MAX = 8  # facts that follow from facts: slot freed -> job stopped -> ... is 3 deep

@@ -39,16 +39,11 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.core.observe.dry_run_state import as_if_ours
+from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
-from ebbtide_autoscaler.core.observe.observe import (
-    GATEWAY_FRESH_S,
-    as_if_ours,
-    began_s,
-    directive,
-    orders,
-    routes,
-    traffic,
-)
+from ebbtide_autoscaler.core.observe.traffic import GATEWAY_FRESH_S, began_s, traffic
+from ebbtide_autoscaler.core.observe.workload_orders import directive, orders
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.closed_loop import serving
 from tests.builders.policy import CHAT, S0, S1, S2, SEAT0, TRAIN, a_pool, fold

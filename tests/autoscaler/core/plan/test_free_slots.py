@@ -17,7 +17,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan import free_slots as module
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot

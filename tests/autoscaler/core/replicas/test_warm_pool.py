@@ -20,8 +20,9 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
+from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
-from ebbtide_autoscaler.core.observe.observe import replica_orders, routes, slots_of_replicas
+from ebbtide_autoscaler.core.observe.workload_orders import replica_orders, slots_of_replicas
 from ebbtide_autoscaler.core.tick.instructions import DropFence, HoldFence, OpenSeat, instruct
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (

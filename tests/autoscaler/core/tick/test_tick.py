@@ -14,7 +14,7 @@ from ebbtide.pool.lookup.records import having
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
-from ebbtide_autoscaler.core.observe.observe import traffic
+from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
 from ebbtide_autoscaler.core.tick import tick as step_module
 from ebbtide_autoscaler.core.tick.tick import World, tick
