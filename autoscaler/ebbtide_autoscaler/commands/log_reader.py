@@ -45,7 +45,7 @@ def matching(folder: Path, selectors: Iterable[Selector]) -> list[LogFile]:
     for selector in selectors:
         pattern = re.compile(selector.pattern or rf"(?:.*/)?(?:worker|io_worker)-.*-{selector.pid}\.(?:out|err)")
         files = [_file(folder, name, selector.label) for name in names if pattern.fullmatch(name)]
-        files = sorted((one for one in files if one.size), key=lambda one: one.changed_s)
+        files = sorted((file for file in files if file.size), key=lambda one: one.changed_s)
         for one in files[-FILES_MAX:]:
             found.setdefault(one.path, one)
     return sorted(found.values(), key=lambda one: one.changed_s)

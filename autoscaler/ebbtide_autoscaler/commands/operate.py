@@ -86,7 +86,7 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
 
 def _choose(node: str, mine: list[str]) -> Node:
     try:
-        return choose(node, [one for one in cluster_nodes() if one.id in mine])
+        return choose(node, [node_ for node_ in cluster_nodes() if node_.id in mine])
     except ValueError as error:
         raise BadInput(str(error)) from error
 

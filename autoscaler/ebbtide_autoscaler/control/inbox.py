@@ -218,7 +218,7 @@ class Inbox:
         # guard: an arbiter that has not heard all gateways changes no part of the limits
         if now_s - max(self.started_s, self.back_s) <= GATEWAY_PRESENT_S:
             return None
-        last = [one.report for one in list(self.gateways.values()) if now_s - one.at_s <= GATEWAY_PRESENT_S]
+        last = [gateway.report for gateway in list(self.gateways.values()) if now_s - gateway.at_s <= GATEWAY_PRESENT_S]
         present = sorted({_order(report) for report in (*last, asking)})
         return LimitShare(present.index(_order(asking)), len(present))
 

@@ -162,7 +162,7 @@ class Loop:
             self.published.tick_took_s = time.monotonic() - started_s
             self.meter.ticked(self.published.tick_took_s)
             if self.file.config is not None and not self._stopping:
-                urls = [one.report.url for one in list(self.inbox.gateways.values())]
+                urls = [gateway.report.url for gateway in list(self.inbox.gateways.values())]
                 self.exporter.keep(self.file.config.metrics, self.file.config.pool.name, urls)
             tick_s = self.file.config.policy.tick_s if self.file.config else 0.2
             await self.thread.pause(LEAST_TICK_S, tick_s)

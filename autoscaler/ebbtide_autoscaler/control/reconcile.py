@@ -84,7 +84,7 @@ class Reconciler:
         """In observe mode what was begun is finished, and no fence is taken that the pool does not have."""
         if self._file.mode is PoolMode.MANAGE:  # guard: the loop of an observing pool passes on no fence to be taken
             return instructions
-        return tuple(one for one in instructions if not takes_a_slot(self._state(), one))
+        return tuple(instruction for instruction in instructions if not takes_a_slot(self._state(), instruction))
 
     async def tell_gateway(self, config: PoolFile) -> str:
         """Returns when the gateway was told of a file that is in force now, or after a while with why it was not."""

@@ -59,7 +59,7 @@ def policy_config(section: PolicySection, *, reserve: int, teams: tuple[Team, ..
 
 def teams(config: PoolFile) -> tuple[Team, ...]:
     """What the file promises to teams."""
-    return tuple(Team(one.name, one.guarantee, one.weight, one.quota) for one in config.teams)
+    return tuple(Team(team.name, team.guarantee, team.weight, team.quota) for team in config.teams)
 
 
 def cluster_size(config: PoolFile) -> SizeConfig | None:

@@ -95,7 +95,9 @@ class ServePolicy:
     def __call__(self, contexts: Mapping[Id, Context]) -> tuple[dict[Id, int], dict[Id, dict[str, Any]]]:
         """The replicas of each named deployment."""
         now_s = self._clock()
-        mine = {one.deployment_name: one for one in contexts.values() if one.deployment_name in self._named}
+        mine = {
+            context.deployment_name: context for context in contexts.values() if context.deployment_name in self._named
+        }
         state = _pool({name: (self._named[name], one) for name, one in mine.items()})
         traffic = {EndpointName(name): self._signals(now_s, one) for name, one in mine.items()}
         self._watch.hear(now_s, traffic)

@@ -177,7 +177,7 @@ def latest_s(state: PoolState, demand: Iterable[Demand] = ()) -> float:
     A pool may serve for days and change nothing. Were its arbiter then behind its own bins of demand, no forecast would
     be made from them until time catches up.
     """
-    slots = (one.since_s for one in state.slots.values())
-    jobs = chain.from_iterable((one.since_s, one.asked_s, one.registered_s) for one in state.jobs.values())
-    seats = chain.from_iterable((one.since_s, one.asked_s) for one in state.seats.values())
+    slots = (slot.since_s for slot in state.slots.values())
+    jobs = chain.from_iterable((job.since_s, job.asked_s, job.registered_s) for job in state.jobs.values())
+    seats = chain.from_iterable((seat.since_s, seat.asked_s) for seat in state.seats.values())
     return max(chain(slots, jobs, seats, (one.end * BIN_S for one in demand)), default=0.0)

@@ -79,8 +79,8 @@ def counted(before: PoolState, event: Event) -> Iterator[Sample]:
             yield Sample(pool.REPLICA_WAKES, 1, (before.seats[seat].endpoint,))
         case SeatReady(seat=seat, weights=weights):
             yield Sample(pool.REPLICA_STARTS, 1, (before.seats[seat].endpoint,))
-            for one in weights:
-                yield Sample(pool.REPLICA_LOADS, one.ranks, (before.seats[seat].endpoint, one.way))
+            for weight in weights:
+                yield Sample(pool.REPLICA_LOADS, weight.ranks, (before.seats[seat].endpoint, weight.way))
         case SeatDied(seat=seat):
             yield Sample(pool.REPLICA_DEATHS, 1, (before.seats[seat].endpoint,))
         case SeatStopped(seat=seat) if before.seats[seat].state in COMING:

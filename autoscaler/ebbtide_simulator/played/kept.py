@@ -62,7 +62,7 @@ def _plain(value: Any) -> object:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
     if is_dataclass(value):
-        return type(value).__name__, [(one.name, _plain(getattr(value, one.name))) for one in fields(value)]
+        return type(value).__name__, [(field.name, _plain(getattr(value, field.name))) for field in fields(value)]
     if isinstance(value, Mapping):
         return [(_plain(key), _plain(one)) for key, one in value.items()]
     if isinstance(value, (set, frozenset)):

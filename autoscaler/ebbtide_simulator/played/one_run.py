@@ -87,7 +87,7 @@ def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None 
         {use.value: counts for use, counts in found.course.items()},
         time.process_time() - began_s,
         clocked.ms(),
-        tuple(_plan(figures(play.scene, one)) for one in play.others),
+        tuple(_plan(figures(play.scene, other)) for other in play.others),
     )
 
 

@@ -76,7 +76,7 @@ def _unforeseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
 
 def _static(sized: Callable[[Array], float]) -> Make:
     def play(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
-        services = tuple(partition(one, knobs.headroom) for one in scene.services)
+        services = tuple(partition(service, knobs.headroom) for service in scene.services)
         return Play(replace(scene, services=services), _our_policy(), replace(config, forecast_share=0.0))
 
     def partition(one: Service, headroom: float) -> Service:
@@ -89,7 +89,7 @@ def _static(sized: Callable[[Array], float]) -> Make:
 
 def _all_serving(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """The whole pool serves, shared by what each endpoint needs at most: a control, nobody could serve better."""
-    peaks = [float(replicas_needed(one.load, one.engine, CURVE_S).max()) for one in scene.services]
+    peaks = [float(replicas_needed(service.load, service.engine, CURVE_S).max()) for service in scene.services]
     slots = sum(peak * one.engine.slots for peak, one in zip(peaks, scene.services, strict=True))
     times = scene.slots / slots if slots else 0.0
     services = tuple(
@@ -110,7 +110,7 @@ def _usual(config: PolicyConfig) -> PolicyConfig:
 
 
 def _specs(scene: Scene, change: Callable[[EndpointSpec], EndpointSpec]) -> Scene:
-    return replace(scene, services=tuple(replace(one, spec=change(one.spec)) for one in scene.services))
+    return replace(scene, services=tuple(replace(service, spec=change(service.spec)) for service in scene.services))
 
 
 def _following(knobs: Knobs) -> Callable[[EndpointSpec], EndpointSpec]:
@@ -137,8 +137,11 @@ def _killing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
 def _lyra(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """Reactive, by whole servers, with some headroom that nobody trains on."""
     servers = Servers(
-        {one.spec.name: (one.spec.target_requests, scene.slots_per_node // one.engine.slots) for one in scene.services},
-        {one.spec.name: one.spec.replicas_max for one in scene.services},
+        {
+            service.spec.name: (service.spec.target_requests, scene.slots_per_node // service.engine.slots)
+            for service in scene.services
+        },
+        {service.spec.name: service.spec.replicas_max for service in scene.services},
         knobs.hold_s,
         knobs.headroom,
     )
@@ -152,8 +155,8 @@ def _at_once(spec: EndpointSpec) -> EndpointSpec:
 
 def _scheduled(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """By the days before; reactive where they were wrong."""
-    per_replica = {one.spec.name: one.spec.target_requests for one in scene.services}
-    most = {one.spec.name: _fixed_share(one, knobs.headroom) for one in scene.services}
+    per_replica = {service.spec.name: service.spec.target_requests for service in scene.services}
+    most = {service.spec.name: _fixed_share(service, knobs.headroom) for service in scene.services}
     follows = _following(replace(knobs, headroom=1.0))  # it is by its schedule that it has room
     return Play(_specs(scene, follows), Bounded(Schedule(per_replica, most, knobs.headroom)), _usual(config))
 
@@ -175,7 +178,7 @@ def _foreseeing(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     contender = Foreseeing(scene.begins_s, found.plans, patient=found.patient)
     if scene.singly:  # it rehearses with a fluid
         return Play(at_once, contender, unforeseeing)
-    return Play(at_once, contender, unforeseeing, found.outcome, tuple(one.outcome for one in others))
+    return Play(at_once, contender, unforeseeing, found.outcome, tuple(other.outcome for other in others))
 
 
 def _own(make: Make) -> Make:

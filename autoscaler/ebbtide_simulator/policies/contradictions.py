@@ -47,7 +47,7 @@ def _of(who: str, mine: Figures, foreseen: Figures | None, others: Sequence[Figu
     serves, trained_s = mine["slo_attainment"], mine["goodput_gpu_s"]
     if serves >= SERVES and trained_s > mine["bound_gpu_s"] * (1 + ROUNDING):
         yield f"{who}: {trained_s:.0f} GPU-s of training, and the bound is {mine['bound_gpu_s']:.0f}"
-    if foreseen is None or any(_holds(one, mine) for one in others):
+    if foreseen is None or any(_holds(other, mine) for other in others):
         return
     foresees, foreseen_s, more_s = foreseen["slo_attainment"], foreseen["goodput_gpu_s"], _more_s(mine, foreseen)
     if serves >= SERVES and serves >= foresees - AS_WELL and more_s > _lucky_s(mine, foreseen_s):

@@ -33,8 +33,8 @@ def leaner(
         from_s: the second from which on requests count.
     """
     found, waiting = dict(plans), list(services)
-    usual = {one.spec.name: late_with(one, plans[one.spec.name], from_s) for one in services}
-    allowed = late_share * sum(float(one.load.requests[from_s:].sum()) for one in services)
+    usual = {service.spec.name: late_with(service, plans[service.spec.name], from_s) for service in services}
+    allowed = late_share * sum(float(service.load.requests[from_s:].sum()) for service in services)
     left = max(0.0, allowed - sum(usual.values()))
     while waiting:
         tried = [(one, *_leanest(one, plans[one.spec.name], usual[one.spec.name], left, from_s)) for one in waiting]

@@ -108,7 +108,7 @@ class Rehearsed:
 
 def rehearse(scene: Scene, config: PolicyConfig) -> list[Rehearsed]:
     """A few plans, each of which has learnt from those before it, the best one first; requests are a fluid."""
-    learnt = [nothing_learnt(one.load) for one in scene.services]
+    learnt = [nothing_learnt(service.load) for service in scene.services]
     played: list[Rehearsed] = []
     while len(played) < REHEARSALS:
         plans = _plans(scene, learnt)
@@ -138,7 +138,7 @@ def _leaner(
     scene: Scene, config: PolicyConfig, plans: Mapping[EndpointName, Array], still: Mapping[EndpointName, Array]
 ) -> list[Rehearsed]:
     """With fewer replicas, moved and unmoved, where one of them is more of the pool than luck with gangs is."""
-    if scene.singly or max((one.engine.slots for one in scene.services), default=0) <= GANGS * scene.slots:
+    if scene.singly or max((service.engine.slots for service in scene.services), default=0) <= GANGS * scene.slots:
         return []  # one by one, requests need what a fluid does not
     played: list[Rehearsed] = []
     tried = [plans, still]
@@ -185,7 +185,7 @@ def _unmoved(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Ar
 
 def _room_s(scene: Scene, still: Mapping[EndpointName, Array]) -> float:
     """Slot-seconds of training from the end of the warm-up on, at most, if replicas do not move."""
-    serve = sum(one.engine.slots * float(still[one.spec.name].max()) for one in scene.services)
+    serve = sum(service.engine.slots * float(still[service.spec.name].max()) for service in scene.services)
     return (scene.slots - serve) * (scene.horizon_s - scene.warm_up_s)
 
 

@@ -91,7 +91,7 @@ class Presence:
         return tuple(sorted(found, key=lambda one: (one.at_s, one.node)))
 
     def _parts(self, spans: Sequence[Span]) -> int:
-        return max(self._slots[one.node] for one in spans) // self.slots_each
+        return max(self._slots[span.node] for span in spans) // self.slots_each
 
 
 def _gaps(spans: Sequence[Span], begins_s: float, ends_s: float, number: int) -> list[Failure]:

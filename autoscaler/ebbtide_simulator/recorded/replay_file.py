@@ -90,7 +90,7 @@ class ReplayFile(Section):
 
     @model_validator(mode="after")
     def _names(self) -> "ReplayFile":
-        names = [one.name for one in self.endpoints]
+        names = [endpoint.name for endpoint in self.endpoints]
         if len(set(names)) < len(names):
             raise ValueError("two endpoints have one name")
         return self

@@ -82,7 +82,7 @@ def page(
         course_s: between two points of a course.
         recorded: slots by use and time as they were.
     """
-    parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(one)}</p>" for one in remarks), _side_by_side(tables[0])]
+    parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(remark)}</p>" for remark in remarks), _side_by_side(tables[0])]
     parts += ["<h2>Requests in time, and training</h2>", _frontier(found)]
     parts += [_waste(found), *(_side_by_side(row) for row in tables[1:]), "<h2>Slots over time</h2>"]
     if recorded is not None:
@@ -101,7 +101,7 @@ def _side_by_side(tables: Sequence[Table]) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in table.columns)
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.rows]
     rows = f"<tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines)
     note = f"<p>{escape(table.note)}</p>" if table.note else ""
@@ -129,7 +129,7 @@ def drawn_course(counts: Sequence[Sequence[int]], every_s: float) -> tuple[list[
     """Hours, and the counts there; of a long run the means of stretches: no screen has more points."""
     every = -(-len(counts[0]) // POINTS)
     begins = range(0, len(counts[0]), every)
-    means = [[sum(mine := one[n : n + every]) / len(mine) for n in begins] for one in counts]
+    means = [[sum(mine := count[n : n + every]) / len(mine) for n in begins] for count in counts]
     return [n * every_s / 3600 for n in begins], means
 
 

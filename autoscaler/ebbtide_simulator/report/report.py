@@ -71,14 +71,14 @@ class Report:
             "bars": bars(self.inputs["slots"], policies, flat=self.inputs.get("flat", False)),
             "impossible": self.impossible(),
             "decide_ms": self._decide_ms(),
-            "run_s": {name: max(one.took_s for one in self.runs[name].values()) for name in self._names()},
+            "run_s": {name: max(run.took_s for run in self.runs[name].values()) for name in self._names()},
             "took_s": took_s,
             "foresight": {str(seed): list(plans) for seed, plans in sorted(self._others().items())},
         } | (frontier if self.recorded is None else frontier | {"recorded": self.recorded})
 
     def _decide_ms(self) -> dict[str, dict[str, float]]:
         """Of those who were clocked, which foresight with a fluid is not: it has played before."""
-        found = {name: _highest([one.decide_ms for one in self.runs[name].values()]) for name in self._names()}
+        found = {name: _highest([run.decide_ms for run in self.runs[name].values()]) for name in self._names()}
         return {name: one for name, one in found.items() if one}
 
     def _frontier(self, name: str) -> list[dict[str, Any]]:

@@ -32,8 +32,8 @@ def luck(scene: Scene) -> Mapping[str, float]:
         most of them come.
     """
     times = scene.times
-    gang = min(max((one.workers_max for one in scene.jobs), default=0), scene.slots)
-    failed = sqrt(sum(one.at_s >= scene.warm_up_s for one in scene.failures))
+    gang = min(max((job.workers_max for job in scene.jobs), default=0), scene.slots)
+    failed = sqrt(sum(failure.at_s >= scene.warm_up_s for failure in scene.failures))
     struck = max(gang, scene.slots_per_node) if scene.jobs else 0  # a node may have many small gangs
     so_far = np.cumsum(_requests(scene))
     asked = float(so_far[-1])
@@ -52,7 +52,7 @@ def luck(scene: Scene) -> Mapping[str, float]:
 def _requests(scene: Scene) -> Array:
     """Of all endpoints, by the second of what is scored; a zero before them."""
     found = np.zeros(int(scene.horizon_s) - int(scene.warm_up_s) + 1)
-    for one in scene.services:
-        scored = one.load.requests[int(scene.warm_up_s) :][: len(found) - 1]
+    for service in scene.services:
+        scored = service.load.requests[int(scene.warm_up_s) :][: len(found) - 1]
         found[1 : len(scored) + 1] += scored
     return found

@@ -140,8 +140,8 @@ class Run:
             scene.seed,
             now_s=scene.begins_s,
             from_s=scene.begins_s + scene.warm_up_s,
-            park_bytes={one.spec.name: one.engine.park_bytes for one in scene.services},
-            drain_s={one.spec.name: drains_s(one) for one in scene.services},
+            park_bytes={service.spec.name: service.engine.park_bytes for service in scene.services},
+            drain_s={service.spec.name: drains_s(service) for service in scene.services},
             bytes_per_s=scene.bytes_per_s,
         )
         for fails in scene.failures:
@@ -217,11 +217,11 @@ class Run:
             pass
         self.pool.settle()
         check(self.pool.state)
-        singles = [one for one in self._queues.values() if isinstance(one, RequestQueue)]
+        singles = [queue for queue in self._queues.values() if isinstance(queue, RequestQueue)]
         return Outcome(
             dict(self.pool.meter.slot_s),
-            self._scored([one.late for one in self._queues.values()]),
-            self._scored([one.asked for one in self._queues.values()]),
+            self._scored([queue.late for queue in self._queues.values()]),
+            self._scored([queue.asked for queue in self._queues.values()]),
             self._busy_s,
             self.pool.training,
             tuple(self.pool.refused),
@@ -230,7 +230,11 @@ class Run:
             self.pool.tally,
             self.pool.occupants.double_s,
             tuple(self._waits()) if self._scene.timed else (),
-            {name: np.sum([one.times()[name] for one in singles], axis=0) for name in ("ttft_s", "tpot_s") if singles},
+            {
+                name: np.sum([single.times()[name] for single in singles], axis=0)
+                for name in ("ttft_s", "tpot_s")
+                if singles
+            },
             _prefix_share(singles),
         )
 
@@ -269,14 +273,14 @@ class Run:
         pool = self.pool
         pool.meter.advance(now_s)
         second = int(now_s - self._scene.begins_s)
-        for one in self._scene.services:
-            queue = self._queues[one.spec.name]
+        for service in self._scene.services:
+            queue = self._queues[service.spec.name]
             begin = queue.arrivals.second
             if second <= begin:
                 continue
-            served = queue.serve(second, pool.ready(one.spec.name), pool.died.pop(one.spec.name, 0))
+            served = queue.serve(second, pool.ready(service.spec.name), pool.died.pop(service.spec.name, 0))
             if begin >= self._scene.warm_up_s:
-                self._busy_s += served.done_s * one.engine.slots
+                self._busy_s += served.done_s * service.engine.slots
         pool.now_s = now_s
         while len(self._course[Use.FREE]) * self._scene.course_s <= second:
             for use, counts in self._course.items():
@@ -285,7 +289,7 @@ class Run:
     def _decide(self) -> Decision:
         """What is seen now, and what is done about it."""
         pool = self.pool
-        traffic = {one.spec.name: self._signals(one) for one in self._scene.services}
+        traffic = {service.spec.name: self._signals(service) for service in self._scene.services}
         if self._config.forecast_share:  # else nobody asks what is expected
             there = {name for name, one in pool.state.endpoints.items() if one.spec.replicas_max}
             self._watch.hear(pool.now_s, {name: one for name, one in traffic.items() if name in there})
@@ -310,11 +314,11 @@ class Run:
             return
         span_s = min(span_s, self._scene.horizon_s - now_s)
         needed = ready = 0
-        for one in self._scene.services:
-            arriving = self._queues[one.spec.name].arrivals.work_per_s(ARRIVALS_S)
-            replicas = ceil(arriving / one.engine.full - 1e-9)
-            needed += replicas * one.engine.slots
-            ready += min(replicas, pool.ready(one.spec.name)) * one.engine.slots
+        for service in self._scene.services:
+            arriving = self._queues[service.spec.name].arrivals.work_per_s(ARRIVALS_S)
+            replicas = ceil(arriving / service.engine.full - 1e-9)
+            needed += replicas * service.engine.slots
+            ready += min(replicas, pool.ready(service.spec.name)) * service.engine.slots
         pool.tally.demand(needed, ready, span_s)
         pool.tally.idle(pool.meter.now[Use.FREE], self._config.reserve, decision.waits, span_s)
 
@@ -336,7 +340,7 @@ class Run:
 
 def _prefix_share(queues: Sequence[RequestQueue]) -> float:
     """Of all prompt tokens, those that a cache had."""
-    hit, prompt = np.sum([(0.0, 0.0), *(one.prefix_tokens() for one in queues)], axis=0)
+    hit, prompt = np.sum([(0.0, 0.0), *(queue.prefix_tokens() for queue in queues)], axis=0)
     return float(hit / prompt) if prompt else 0.0
 
 

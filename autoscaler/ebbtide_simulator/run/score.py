@@ -73,20 +73,20 @@ def _of_jobs(scene: Scene, found: Outcome) -> dict[str, Any]:
     end_s, from_s = scene.begins_s + scene.horizon_s, scene.begins_s + scene.warm_up_s
     trained, goodput_s = found.training.values(), found.slot_s[Use.TRAINING]
     jobs = [one for one in trained if one.submit_s >= from_s]
-    finite = [one for one in jobs if one.work_s <= one.gpus * scene.horizon_s]  # a replay's may have work without end
+    finite = [job for job in jobs if job.work_s <= job.gpus * scene.horizon_s]  # a replay's may have work without end
     preempted_s = [_since(from_s, one.preempted_s) for one in trained]
     preempted = [len(times_s) for times_s in preempted_s]
     return {
-        "queue_s": spread([_waited_s(one, end_s) for one in jobs]),
-        "jct_s": spread([_took_s(one, end_s) for one in jobs]),
+        "queue_s": spread([_waited_s(job, end_s) for job in jobs]),
+        "jct_s": spread([_took_s(job, end_s) for job in jobs]),
         "slowdown": spread([_slowdown(one, end_s) for one in finite]),
         "queue_by_gpus_s": _by_size(jobs, lambda one: _waited_s(one, end_s)),
         "jct_by_gpus_s": _by_size(jobs, lambda one: _took_s(one, end_s)),
         "slowdown_by_gpus": _by_size(finite, lambda one: _slowdown(one, end_s)),
-        "starved_share": float(np.mean([_waited_s(one, end_s) > STARVED_S for one in jobs])) if jobs else 0.0,
+        "starved_share": float(np.mean([_waited_s(job, end_s) > STARVED_S for job in jobs])) if jobs else 0.0,
         "jobs": len(jobs),
         "crashes": sum(len(_since(from_s, one.crashed_s)) for one in trained),
-        "jobs_done": sum(one.finished for one in jobs),
+        "jobs_done": sum(job.finished for job in jobs),
         "preemptions": sum(preempted),
         "preemptions_per_1000_gpu_h": sum(preempted) / (goodput_s / 3.6e6) if goodput_s else None,
         "preemptions_per_job_max": max(preempted, default=0),
@@ -139,7 +139,7 @@ def _by_size(jobs: Sequence[Training], of: Callable[[Training], float]) -> dict[
     """By GPUs; `SIZES` in which there is no job have None."""
     return {
         f"{least}-{most}" if most < SIZES[-1][1] else f">{least - 1}": spread(
-            [of(one) for one in jobs if least <= one.gpus <= most]
+            [of(job) for job in jobs if least <= job.gpus <= most]
         )
         for least, most in SIZES
     }
@@ -188,7 +188,7 @@ def spread(values: Sequence[float]) -> Mapping[str, float | None]:
 
 def _waits(found: Outcome) -> Mapping[str, float | None]:
     """Of all endpoints' requests, in fractions of them as the fluid has them."""
-    waited_s, count = (np.concatenate([one[part] for one in found.waits]) for part in (0, 1))
+    waited_s, count = (np.concatenate([wait[part] for wait in found.waits]) for part in (0, 1))
     if not count.sum():
         return spread([])
     order = np.argsort(waited_s)

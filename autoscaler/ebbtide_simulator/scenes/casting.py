@@ -61,9 +61,9 @@ def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
 
 def _unplayed(file: File) -> list[str]:
     """What the file says of the policy, as it may for a pool, that no simulation asks for."""
-    played = {one.name for one in fields(PolicyConfig)}
+    played = {field.name for field in fields(PolicyConfig)}
     others = sorted(file.policy.model_fields_set - played)
-    named = ", ".join(f"policy.{one}" for one in others)
+    named = ", ".join(f"policy.{other}" for other in others)
     return (
         [f"{named}: of no effect in a simulation, which decides every run.tick_s and loses no report"] if others else []
     )

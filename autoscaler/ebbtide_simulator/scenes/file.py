@@ -219,9 +219,9 @@ class SimulationFile(Section):
     @classmethod
     def _known_engines(cls, endpoints: tuple[EndpointModel, ...], info: ValidationInfo) -> tuple[EndpointModel, ...]:
         known = [*ENGINES, *info.data.get("engines", {})]
-        for one in endpoints:
-            if one.engine not in known:
-                raise ValueError(f"endpoint {one.name}: no engine {one.engine}: there are {', '.join(known)}")
+        for endpoint in endpoints:
+            if endpoint.engine not in known:
+                raise ValueError(f"endpoint {endpoint.name}: no engine {endpoint.engine}: there are {', '.join(known)}")
         return endpoints
 
     def engine_of(self, endpoint: EndpointModel) -> Engine:
@@ -231,7 +231,7 @@ class SimulationFile(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> "SimulationFile":
-        names = [one.name for one in self.endpoints]
+        names = [endpoint.name for endpoint in self.endpoints]
         if len(set(names)) < len(names):
             raise ValueError("two endpoints have one name")
         for one in self.endpoints:
@@ -241,7 +241,7 @@ class SimulationFile(Section):
         gpus, needed = self.pool.nodes * self.pool.gpus_per_node, sum(self.engine_of(o).slots for o in self.endpoints)
         if needed > gpus:
             raise ValueError(f"a replica of each endpoint takes {needed} GPUs, the pool has {gpus}")
-        for size in sorted({self.engine_of(one).slots for one in self.endpoints}):
+        for size in sorted({self.engine_of(endpoint).slots for endpoint in self.endpoints}):
             # Nodes have room for no more of one size, wherever the larger ones stand, each of which takes that of some.
             needed, room = sum(self.engine_of(o).slots // size for o in self.endpoints), self.pool.replicas_max(size)
             if needed > room:

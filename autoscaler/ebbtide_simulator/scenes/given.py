@@ -21,7 +21,7 @@ def given(
         ConfigErrors: the file is wrong; holds every problem.
         BadTrace: a trace is.
     """
-    return load_section(config, SimulationFile), read([Named(*one) for one in serving], [Named(*one) for one in jobs])
+    return load_section(config, SimulationFile), read([Named(*one) for one in serving], [Named(*job) for job in jobs])
 
 
 def given_ledger(config: Path, folder: Path, factor: float, from_day: float) -> tuple[ReplayFile, Recorded]:

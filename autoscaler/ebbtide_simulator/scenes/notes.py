@@ -19,7 +19,7 @@ LONG_S = 31 * DAY_S  # an hour in milliseconds is 41 days; nobody has recorded s
 def remarks(file: SimulationFile, inputs: Inputs, given: Scene) -> list[str]:
     """Each a sentence; ``given`` is the first seed's scene."""
     found = []
-    idle = [one.name for one in file.endpoints[len(inputs.serving) :]]
+    idle = [endpoint.name for endpoint in file.endpoints[len(inputs.serving) :]]
     if idle:
         found.append(f"no traffic is given for {', '.join(idle)}: left out")
     for (named, trace), service in zip(inputs.serving, given.services, strict=True):

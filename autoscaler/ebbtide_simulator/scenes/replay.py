@@ -260,7 +260,7 @@ def _lines(curves: Array, from_s: float, until_s: float) -> Array:
     """
     at_s = curves[0]
     points = np.concatenate([[from_s], at_s[(at_s > from_s) & (at_s < until_s)], [until_s]])
-    return np.stack([points, *(np.interp(points, at_s, one) for one in curves[1:])])
+    return np.stack([points, *(np.interp(points, at_s, curve) for curve in curves[1:])])
 
 
 def _stays(at_s: Array, mean: Array, per_s: Array, instead_s: float) -> Array:

@@ -66,7 +66,7 @@ def read(serving: Sequence[Named], job_files: Sequence[Named]) -> Inputs:
             )
     return Inputs(
         tuple((one, _sound(one, read_serving(one.path))) for one in serving),
-        tuple((one, _from(one, read_jobs(one.path))) for one in job_files),
+        tuple((file, _from(file, read_jobs(file.path))) for file in job_files),
     )
 
 
@@ -250,7 +250,7 @@ def _cast(file: SimulationFile, inputs: Inputs, seed: int, found: tuple[Job, ...
 
 def gang_max(file: SimulationFile, endpoints: int) -> int:
     """GPUs of the largest gang that can ever run: each endpoint keeps a replica, and nobody trains on the reserve."""
-    kept = sum(file.engine_of(one).slots for one in file.endpoints[:endpoints])
+    kept = sum(file.engine_of(endpoint).slots for endpoint in file.endpoints[:endpoints])
     return max(0, file.pool.nodes * file.pool.gpus_per_node - file.pool.reserve - kept)
 
 

@@ -147,9 +147,9 @@ class Service:
 
     def _state(self, peer: Peer, names: list[str]) -> list[dict[str, Any]]:
         entries = [self._known(peer, name) for name in names]
-        busy = {one.name: self._claims.who(one.name) for one in entries}  # first: what is read after it, stands
+        busy = {entry.name: self._claims.who(entry.name) for entry in entries}  # first: what is read after it, stands
         stands = stand(self._driver, entries) if not self._no_driver() else {}
-        return [{**_shown(one), "driver": stands.get(one.name, ""), "busy": busy[one.name]} for one in entries]
+        return [{**_shown(entry), "driver": stands.get(entry.name, ""), "busy": busy[entry.name]} for entry in entries]
 
     def _stands(self, name: str) -> str:
         """Where the driver has one workload; "": there is no driver, or no process of it."""

@@ -215,8 +215,8 @@ class FakeServe:
         if self._random.random() < self.park_fails:
             actor.error = "it does not let go"
         if not actor.error:
-            for one in actor.lease.slots:
-                self._machines.release(actor.engine, slot_id(NodeId(one.node), one.index))
+            for slot in actor.lease.slots:
+                self._machines.release(actor.engine, slot_id(NodeId(slot.node), slot.index))
             actor.phase = ReplicaPhase.PARKED
 
     def _wake(self, actor: Actor) -> None:

@@ -72,12 +72,12 @@ def gather(root: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
 
 def plan_bundle(files: Iterable[Found]) -> ContainerPlan:
     """Lay out a bundle."""
-    return plan_container(TensorSpec(one.name, _BYTES, (one.size_bytes,)) for one in files)
+    return plan_container(TensorSpec(file.name, _BYTES, (file.size_bytes,)) for file in files)
 
 
 def bundle_fill(plan: ContainerPlan, files: Iterable[Found]) -> Fill:
     """What gives a transport the bytes of a bundle. Raises Corrupt for a file that became shorter meanwhile."""
-    paths = {one.name: one.path for one in files}
+    paths = {file.name: file.path for file in files}
 
     def fill_tensor(entry: TensorEntry, start: int, memory: memoryview) -> None:
         path, done = paths[entry.name], 0
@@ -96,13 +96,13 @@ def bundle_fill(plan: ContainerPlan, files: Iterable[Found]) -> Fill:
 
 def changed(files: Iterable[Found]) -> str:
     """The first of the files that is not what it was when it was gathered; empty if there is none."""
-    for one in files:
+    for file in files:
         try:
-            status = one.path.lstat()
+            status = file.path.lstat()
         except OSError:
-            return one.name
-        if (status.st_ino, status.st_mtime_ns) != one.stamp or status.st_size != one.size_bytes:
-            return one.name
+            return file.name
+        if (status.st_ino, status.st_mtime_ns) != file.stamp or status.st_size != file.size_bytes:
+            return file.name
     return ""
 
 
@@ -147,7 +147,7 @@ def unpack(header: Header, content: memoryview, target: Path) -> None:
 
 def _walk(root: Path) -> Iterator[Path]:
     for folder, directories, names in os.walk(root):
-        directories[:] = sorted(one for one in directories if one not in _LEFT_OUT_DIRECTORIES)
+        directories[:] = sorted(directory for directory in directories if directory not in _LEFT_OUT_DIRECTORIES)
         for name in names:
             if not _LEFT_OUT.fullmatch(name):
                 yield Path(folder, name)

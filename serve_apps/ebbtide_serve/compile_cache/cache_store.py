@@ -118,7 +118,7 @@ def publish(
             with suppress(NotPublished):
                 store.quarantine(restored.suspect)  # without it the engine is healthy
         files = gather(source)
-        total = sum(one.size_bytes for one in files)
+        total = sum(file.size_bytes for file in files)
         if not files:
             return None, "the engine keeps no caches"
         if restored.object is not None and total <= (1 + ADDED_SHARE) * restored.bytes:

@@ -37,9 +37,9 @@ def versions(names: Iterable[str] = tuple(_DISTRIBUTIONS)) -> dict[str, str]:
 
 
 def _installed(distributions: Iterable[str]) -> str:
-    for one in distributions:
+    for distribution in distributions:
         try:
-            return version(one)
+            return version(distribution)
         except PackageNotFoundError:
             continue
     return ""

@@ -50,13 +50,13 @@ def sound(told: StartReport) -> StartReport:
         stages_s = {str(stage): _seconds(seconds) for stage, seconds in told.stages_s.items()}
         loads = tuple(
             RankLoad(
-                rank=int(one.rank),
-                way=str(one.way),
-                bytes_by_mode={str(mode): int(size) for mode, size in one.bytes_by_mode.items()},
-                seconds=_seconds(one.seconds),
-                why=tuple(map(str, one.why)),
+                rank=int(load.rank),
+                way=str(load.way),
+                bytes_by_mode={str(mode): int(size) for mode, size in load.bytes_by_mode.items()},
+                seconds=_seconds(load.seconds),
+                why=tuple(map(str, load.why)),
             )
-            for one in told.loads
+            for load in told.loads
         )
     except (AttributeError, TypeError, ValueError, OverflowError):
         return StartReport()

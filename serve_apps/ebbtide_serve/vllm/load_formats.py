@@ -134,7 +134,7 @@ class CheckpointLoader(DefaultModelLoader):  # type: ignore[misc] # vLLM is not 
         assert self._settings is not None, "else there is a reason"
         reach = self._store()
         self.counter_before_loading_weights = time.perf_counter()
-        names = sorted(os.path.basename(one) for one in files)
+        names = sorted(os.path.basename(file) for file in files)
         with reach.store.open(self._settings.model) as stored:
             checkpoint = Checkpoint(stored, self._device, reach)
             try:

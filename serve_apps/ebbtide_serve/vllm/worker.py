@@ -62,11 +62,11 @@ class SlotCalls:
     def ebbtide_rank(self) -> dict[str, int]:
         """Its process, and the bytes of its weights."""
         pid = os.getpid()
-        weights = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in self._weights()}
+        weights = {weight.untyped_storage().data_ptr(): weight.untyped_storage() for weight in self._weights()}
         return {
             "pid": pid,
             "started": started_ticks(pid) or 0,
-            "weight_bytes": sum(one.nbytes() for one in weights.values()),
+            "weight_bytes": sum(weight.nbytes() for weight in weights.values()),
         }
 
     def ebbtide_leave_slot(self) -> None:

@@ -26,7 +26,7 @@ def make(
     """A group with one ``bundle`` for each worker, on nodes with its ``labels``; returns before it is there."""
     bundles = [dict(bundle) for _ in labels]
     name = f"{_prefix(incarnation)}{uuid4().hex[:8]}"
-    selectors = [dict(one) for one in labels]
+    selectors = [dict(label) for label in labels]
     return placement_group(bundles, strategy=strategy, name=name, bundle_label_selector=selectors)
 
 

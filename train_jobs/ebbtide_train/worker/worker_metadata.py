@@ -38,6 +38,6 @@ def worker_metadata() -> WorkerMetadata:
 
 def _interface_of(ip: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.family in (socket.AF_INET, socket.AF_INET6) and one.address == ip for one in addresses):
+        if any(address.family in (socket.AF_INET, socket.AF_INET6) and address.address == ip for address in addresses):
             return name
     return ""

@@ -58,4 +58,4 @@ class IdleDecision:
 
 def satisfied(targets: Sequence[ReplicaTarget]) -> bool:
     """Whether every endpoint has what it wants."""
-    return all(one.replicas == one.now for one in targets)
+    return all(target.replicas == target.now for target in targets)

@@ -72,7 +72,7 @@ def _signals_then(snapshot: Snapshot, name: EndpointName, lead_s: float, at_s: f
 
 def _settled(at_s: float, then: Snapshot, memory: Memory, config: PolicyConfig) -> Memory:
     """The memory once that demand has lasted: what goes up does so at once, what comes down waits many times."""
-    longest_s = max((one.spec.down_after_s for one in then.state.endpoints.values()), default=0.0)
+    longest_s = max((endpoint.spec.down_after_s for endpoint in then.state.endpoints.values()), default=0.0)
     for _ in range(MANY_WAITS):
         _, endpoints = replica_targets(at_s, then, memory, config)
         earlier = {name: _since_long(one, longest_s) for name, one in endpoints.items()}

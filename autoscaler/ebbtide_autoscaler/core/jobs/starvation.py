@@ -62,7 +62,7 @@ def _coming(budget: SlotBudget) -> int:
     slots, draining = budget.state.slots, budget.state.draining
     records = (slots[slot] for slot in in_state(slots, SlotState.RECLAIMING))
     since_s = budget.now_s - budget.config.starve_after_s
-    return sum(one.slot.node not in draining and one.since_s > since_s for one in records)
+    return sum(record.slot.node not in draining and record.since_s > since_s for record in records)
 
 
 def _who_helps(budget: SlotBudget, job: JobRecord, waited_s: float, *, claims: bool) -> list[tuple[JobRecord, int]]:

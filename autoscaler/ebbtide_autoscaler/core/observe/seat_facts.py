@@ -39,14 +39,14 @@ def _report(seat: SeatRecord, seen: Observation) -> ReplicaReport | None:
 
 def by_way(loads: Sequence[RankLoad]) -> tuple[Loaded, ...]:
     """The ranks of a replica by how they got their weights."""
-    ways = {one.way: [other for other in loads if other.way == one.way] for one in loads}
+    ways = {load.way: [other for other in loads if other.way == load.way] for load in loads}
     return tuple(
         Loaded(
             way,
             len(ranks),
-            sum(sum(one.bytes_by_mode.values()) for one in ranks),
-            max(one.seconds for one in ranks),
-            next(("; ".join(one.why)[:MOST_WHY] for one in ranks if one.why), ""),
+            sum(sum(rank.bytes_by_mode.values()) for rank in ranks),
+            max(rank.seconds for rank in ranks),
+            next(("; ".join(rank.why)[:MOST_WHY] for rank in ranks if rank.why), ""),
         )
         for way, ranks in ways.items()
     )

@@ -31,4 +31,4 @@ def looked_too_early(state: PoolState, report: AgentReport) -> bool:
     """Whether a slot has changed since the agent looked for ``report``, and still waits to hear of its lock."""
     looked_s = report.after.at_s if report.after is not None else -inf
     slots = (state.slots.get(slot_id(NodeId(report.node), index)) for index in report.holders)
-    return any(one is not None and one.state in AWAITS_A_LOOK and one.since_s >= looked_s for one in slots)
+    return any(slot is not None and slot.state in AWAITS_A_LOOK and slot.since_s >= looked_s for slot in slots)

@@ -19,9 +19,9 @@ def traffic(state: PoolState, seen: Observation, now_s: float) -> Mapping[Endpoi
     found = {}
     for name, record in state.endpoints.items():
         parts = [part for report in fresh if (part := report.traffic.get(name)) is not None]
-        ttft_s = [one for part in parts for one in part.recent_ttft_s]
+        ttft_s = [seconds for part in parts for seconds in part.recent_ttft_s]
         ttft_s += (began_s(took_s, tokens, record.spec.tpot_slo_s) for p in parts for took_s, tokens in p.recent_whole)
-        tpot_s = [one for part in parts for one in part.recent_tpot_s]
+        tpot_s = [seconds for part in parts for seconds in part.recent_tpot_s]
         stays, stayed_s = sum(part.stays for part in parts), sum((part.stayed_s for part in parts), 0.0)
         waiting, kv_usage = _engines(state, name, seen, now_s)
         found[name] = EndpointSignals(

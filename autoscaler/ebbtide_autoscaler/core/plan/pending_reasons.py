@@ -21,7 +21,7 @@ class SharedReason:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         names: Iterable[str] = islice(self.names, self.begin, self.end)
-        return zip((one for one in names if one not in self.others) if self.others else names, repeat(self.why))
+        return zip((name for name in names if name not in self.others) if self.others else names, repeat(self.why))
 
 
 class PendingReasons(Collection[tuple[str, str]]):
@@ -33,7 +33,7 @@ class PendingReasons(Collection[tuple[str, str]]):
         self._pieces = tuple(pieces)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return chain.from_iterable(one if isinstance(one, SharedReason) else (one,) for one in self._pieces)
+        return chain.from_iterable(piece if isinstance(piece, SharedReason) else (piece,) for piece in self._pieces)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -70,11 +70,11 @@ def why_not_park(seat: SeatRecord, plan: Plan) -> str:
         return f"one failed {now_s - record.park_failed_s:.0f} s ago ({record.park_error[:200]})"
     others = _to_stay_warm(state.seats).get(seat.endpoint, 0)
     parks = [state.seats[move.seat] for move in plan.moves if isinstance(move, ParkSeat)]
-    warm = others + sum(one.endpoint == seat.endpoint for one in parks)
+    warm = others + sum(park.endpoint == seat.endpoint for park in parks)
     if warm >= record.spec.warm_replicas:
         return f"{warm} of {record.spec.warm_replicas} are warm already"
     node = node_of_seat(seat)
-    promised = sum(one.park_bytes for one in parks if node_of_seat(one) == node)
+    promised = sum(park.park_bytes for park in parks if node_of_seat(park) == node)
     of_jobs = _of_gangs(state.jobs).get(node, 0) + _of_grants(plan)[node]
     needed = of_jobs + state.warm_bytes(node) + promised + seat.park_bytes
     if needed > state.nodes.get(node, 0):  # guard: a replica stays warm only where there is host memory for it

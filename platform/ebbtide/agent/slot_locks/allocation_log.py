@@ -147,8 +147,8 @@ def read_occupancies(log_dir: Path) -> list[Occupancy]:
 def double_occupancy_s(occupancies: Iterable[Occupancy]) -> float:
     """Seconds in which a slot had two occupants or more, summed over slots; 0 is what promise 1 promises."""
     edges: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for one in occupancies:
-        edges[one.slot] += [(one.begin_s, 1), (one.end_s, -1)]
+    for occupancy in occupancies:
+        edges[occupancy.slot] += [(occupancy.begin_s, 1), (occupancy.end_s, -1)]
     total_s = 0.0
     for of_slot in edges.values():
         occupants, since_s = 0, 0.0

@@ -162,7 +162,7 @@ def gc(
             records.forget(store.list_objects(), filesystem_now_s(store.ports) - Grace().object_s)
     goes = [one for one in verdicts if one.fate is not Fate.KEEP]
     if as_json:
-        print_json(_as_json(store, verdicts, done, dry_run) | {"names": [str(one) for one in names]})
+        print_json(_as_json(store, verdicts, done, dry_run) | {"names": [str(name) for name in names]})
     else:
         for one in names:
             click.echo(f"name {_short(one)} {'would go' if dry_run else 'goes'}: {one.why}")
@@ -200,11 +200,14 @@ def _as_json(store: ObjectStore, verdicts: tuple[Verdict, ...], done: Collected,
 
 def _print_collected(store: ObjectStore, goes: list[Verdict], done: Collected, dry_run: bool) -> None:
     if goes:
-        rows = [(_what(store, one), decimal(one.size_bytes), _deed(one.fate, dry_run), one.why) for one in goes]
+        rows = [
+            (_what(store, verdict), decimal(verdict.size_bytes), _deed(verdict.fate, dry_run), verdict.why)
+            for verdict in goes
+        ]
         print_table(("WHAT", "SIZE", "FATE", "WHY"), rows)
-    trashed = sum(one.size_bytes for one in goes if one.fate is Fate.TRASH)
+    trashed = sum(verdict.size_bytes for verdict in goes if verdict.fate is Fate.TRASH)
     if dry_run:
-        removed = sum(one.size_bytes for one in goes if one.fate is Fate.REMOVE)
+        removed = sum(verdict.size_bytes for verdict in goes if verdict.fate is Fate.REMOVE)
         click.echo(f"{decimal(removed)} would be removed, and {decimal(trashed)} moved to the trash")
     else:
         click.echo(f"{decimal(done.removed_bytes)} removed")

@@ -105,7 +105,7 @@ def list_(*, where: StoreOptions, as_json: bool) -> None:
 def _cells(row: ModelRow) -> tuple[object, ...]:
     at = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.at_s)) if row.at_s else ""
     used = [f"also {other}" for other in row.refs if other != f"{row.name}:{row.tag}"]
-    used += [f"{one.who}{_silence(one.silent_s)}" for one in row.holders]
+    used += [f"{holder.who}{_silence(holder.silent_s)}" for holder in row.holders]
     used += [f"flat: {form}" for form in row.flat_forms]
     if not row.name:
         used.append("no name: the next gc takes it unless it is in use")

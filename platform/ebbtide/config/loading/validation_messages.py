@@ -42,9 +42,9 @@ PATTERNS = {
 def findings(error: ValidationError, root: type[BaseModel] = PoolFile) -> list[Finding]:
     """All that is wrong, in words; ``root`` is the model of the whole file."""
     details = error.errors(include_url=False)
-    wrong_within = {one["loc"][:depth] for one in details for depth in range(len(one["loc"]))}
+    wrong_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
     # Pydantic counts only the items that are right: of a list whose one item is wrong it says that it has none, too.
-    real = [one for one in details if one["type"] != "too_short" or one["loc"] not in wrong_within]
+    real = [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in wrong_within]
     found = [_finding(one, root) for one in real]
     # A key that is misspelt is one mistake, even if the key that was meant is required.
     guessed = {(*one.loc[:-1], one.hint) for one in found if one.at_key}

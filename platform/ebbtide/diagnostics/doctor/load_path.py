@@ -38,7 +38,7 @@ def choose_load_path(
     findings: Sequence[Finding],
 ) -> LoadPath:
     """The path for files in ``directory``, given all findings."""
-    broken = next((one for one in findings if one.broken), None)
+    broken = next((finding for finding in findings if finding.broken), None)
     if broken is not None:
         return LoadPath(None, f"This node cannot serve: {broken.what}. To do: {broken.remedy}.")
     if directory is None or filesystem is None:
@@ -61,8 +61,8 @@ _NOTHING = "Nothing that was looked at holds it back."
 
 
 def _faster(findings: Sequence[Finding], order: Sequence[str]) -> str:
-    held = {one.id: one for one in findings if one.verdict in (Verdict.LIMITED, Verdict.MISSING)}
-    steps = [f"{_first_step(held[one].remedy)} ({one})" for one in dict.fromkeys(order) if one in held][:_SHOWN]
+    held = {finding.id: finding for finding in findings if finding.verdict in (Verdict.LIMITED, Verdict.MISSING)}
+    steps = [f"{_first_step(held[key].remedy)} ({key})" for key in dict.fromkeys(order) if key in held][:_SHOWN]
     return f"Faster would be: {'; '.join(steps)}." if steps else ""
 
 

@@ -90,8 +90,8 @@ def seal(work: Path, manifest: Manifest, disk: Disk) -> None:
     Raises:
         StorageError: the disk is full or fails.
     """
-    for one in manifest.files:
-        disk.sync_file(work / IMAGES / one.name)
+    for file in manifest.files:
+        disk.sync_file(work / IMAGES / file.name)
     disk.sync_directory(work / IMAGES)
     raw = manifest.model_dump_json(indent=1).encode()
     disk.write(work / MANIFEST, raw)
@@ -162,8 +162,8 @@ def check_files(image_dir: Path, manifest: Manifest) -> None:
     folder = image_dir / IMAGES
     try:
         names = sorted(os.listdir(folder))
-        if names != [one.name for one in manifest.files]:
-            odd = sorted(set(names) ^ {one.name for one in manifest.files})
+        if names != [file.name for file in manifest.files]:
+            odd = sorted(set(names) ^ {file.name for file in manifest.files})
             raise Refused(f"image {image_dir} is damaged: {', '.join(odd[:5])} missing or too many", ELSE)
         for one in manifest.files:
             if (folder / one.name).lstat().st_size != one.size_bytes:

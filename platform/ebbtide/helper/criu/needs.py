@@ -62,18 +62,18 @@ def lacks(needs: Needs) -> Iterator[str]:
     for path in needs.folders:
         if not Path(path).is_dir():
             yield f"there is no folder {path}"
-    for one in needs.files:
+    for file in needs.files:
         try:
-            found = os.stat(one.path)
+            found = os.stat(file.path)
         except OSError:
-            yield f"there is no file {one.path}"
+            yield f"there is no file {file.path}"
             continue
-        if one.size_bytes is None:
+        if file.size_bytes is None:
             continue
         if not stat.S_ISREG(found.st_mode):
-            yield f"{one.path} is not a plain file any more"
-        elif found.st_size != one.size_bytes and not (one.may_grow and found.st_size > one.size_bytes):
-            yield f"{one.path} had {one.size_bytes} bytes and now has {found.st_size}"
+            yield f"{file.path} is not a plain file any more"
+        elif found.st_size != file.size_bytes and not (file.may_grow and found.st_size > file.size_bytes):
+            yield f"{file.path} had {file.size_bytes} bytes and now has {found.st_size}"
     for path, build in needs.builds.items():
         try:
             here = build_of(Path(path))

@@ -70,7 +70,7 @@ class Tree:
     @property
     def own_bytes(self) -> int:
         """Memory that an image must hold."""
-        return sum(one.own_bytes for one in self.members)
+        return sum(member.own_bytes for member in self.members)
 
 
 def look_at(pid: int) -> Tree:
@@ -83,14 +83,14 @@ def look_at(pid: int) -> Tree:
     root = _member(pid)
     if root is None:
         raise ProcessLookupError(pid)
-    others = (_member(one) for one in descendants(pid))
-    return Tree((root, *(one for one in others if one is not None)))
+    others = (_member(descendant) for descendant in descendants(pid))
+    return Tree((root, *(other for other in others if other is not None)))
 
 
 def descendants(pid: int) -> tuple[int, ...]:
     """Pids of all children of ``pid`` and theirs, parents first."""
     with suppress(psutil.NoSuchProcess):
-        return tuple(one.pid for one in psutil.Process(pid).children(recursive=True))
+        return tuple(child.pid for child in psutil.Process(pid).children(recursive=True))
     return ()
 
 

@@ -192,19 +192,19 @@ def _describe(operation: Operation, tool: Tool, entry: Entry, work: Path) -> Man
     except OSError as error:
         raise DumpUndone(f"the stopped tree or its image cannot be read: {error}") from error
     # What may have come between the first look and the stop; that it is stopped now is our own doing.
-    if late := [str(one) for one in _objections(tree, tool, stopped=True)]:
+    if late := [str(objection) for objection in _objections(tree, tool, stopped=True)]:
         raise DumpUndone("; ".join(late))
     return Manifest(
         operation=operation.id, name=entry.name, generation=entry.generation, uid=entry.uid,
         created=datetime.now(UTC).isoformat(timespec="seconds"), boot=boot_id(),
-        processes=tuple(Process(pid=one.pid, started=one.started, name=one.name) for one in tree.members),
-        own_bytes=tree.own_bytes, image_bytes=sum(one.size_bytes for one in files),
+        processes=tuple(Process(pid=member.pid, started=member.started, name=member.name) for member in tree.members),
+        own_bytes=tree.own_bytes, image_bytes=sum(file.size_bytes for file in files),
         machine=tool.machine, needs=needs, files=files,
     )  # fmt: skip
 
 
 def _objections(tree: Tree, tool: Tool, *, stopped: bool = False) -> tuple[Objection, ...]:
-    inside = frozenset(one.pid for one in tree.members)
+    inside = frozenset(member.pid for member in tree.members)
     ends = Ends(
         sockets_of(tree.root.pid, socket_inodes(tree)), holders_elsewhere(pipes(tree), inside), tool.criu.takes_inet
     )

@@ -53,7 +53,11 @@ def _taken(manifest: Manifest) -> list[int]:
     """Pids of the image that some process has now. One that has ended is given time to be waited for."""
     end_s = time.monotonic() + _ZOMBIE_PATIENCE_S
     while True:
-        taken = {one.pid: started for one in manifest.processes if (started := started_ticks(one.pid)) is not None}
+        taken = {
+            process.pid: started
+            for process in manifest.processes
+            if (started := started_ticks(process.pid)) is not None
+        }
         if any(is_alive(pid, started) for pid, started in taken.items()) or time.monotonic() >= end_s or not taken:
             return list(taken)
         time.sleep(0.01)
@@ -133,7 +137,7 @@ def clear_away(manifest: Manifest, runner_started: int) -> None:
     the process they were to become: whoever else got such a pid meanwhile is left alone.
     """
     deadline_s = time.monotonic() + _CLEAR_PATIENCE_S
-    while left := [found for one in manifest.processes if (found := _half_made(one, runner_started))]:
+    while left := [found for process in manifest.processes if (found := _half_made(process, runner_started))]:
         for pid, started in left:
             kill_exactly(pid, started)
         if time.monotonic() >= deadline_s:

@@ -84,7 +84,7 @@ def occupy(
 def reclaim(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
     """Tell the occupants of ``slots`` to go; those that are already going, or lost, stay as they are."""
     records = (slot_record(state, slot) for slot in slots)
-    going = {one.slot.id: one for one in records if one.state in (SlotState.LEASED, SlotState.OPENING)}
+    going = {record.slot.id: record for record in records if record.state in (SlotState.LEASED, SlotState.OPENING)}
     moved = {slot: move_slot(one, SlotState.RECLAIMING, at_s) for slot, one in going.items()}
     return replace(state, slots=having(state.slots, moved)) if moved else state
 

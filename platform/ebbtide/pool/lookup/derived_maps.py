@@ -183,7 +183,7 @@ def lined_up(
         return _regrouped(before[0], left), _regrouped(before[1], made)
 
     def build(changes: Iterable[Change[K, tuple[G, tuple[Any, ...]]]]) -> _Lines[G, A]:
-        return move(({}, {}), [one for one in changes if one[2] is not None])
+        return move(({}, {}), [change for change in changes if change[2] is not None])
 
     def follow(part: Callable[[V], tuple[G, tuple[Any, ...]] | None]) -> Callable[[Mapping[K, V]], Mapping[G, A]]:
         def placed(record: V) -> tuple[G, tuple[Any, ...]] | None:

@@ -65,7 +65,7 @@ def violations_since(before: PoolState, state: PoolState) -> list[str]:
         *_slots(state, {one.slot.id: one for one in (*are, *(opening if placed else ()))}.values()),
         *_jobs(state, now_jobs),
         *_seats(state, now_seats),
-        *(_host_memory(state) if any(one.state in JOB_CLAIMS_SLOTS for one in now_jobs.values()) else ()),
+        *(_host_memory(state) if any(job.state in JOB_CLAIMS_SLOTS for job in now_jobs.values()) else ()),
         *_drains(state, are),
     ]
 

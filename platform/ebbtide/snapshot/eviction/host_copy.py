@@ -106,7 +106,9 @@ def _copy_part(part: Iterable[Pair]) -> None:
 
 def ask_for_huge_pages(memories: Sequence[torch.Tensor]) -> None:
     """Have what was just grown lie in huge pages; tensors on other devices than the CPU are passed over."""
-    blocks = [(one.data_ptr(), one.data_ptr() + one.numel()) for one in memories if one.device.type == "cpu"]
+    blocks = [
+        (memory.data_ptr(), memory.data_ptr() + memory.numel()) for memory in memories if memory.device.type == "cpu"
+    ]
     whole = [_inner(span) for span in joined(blocks, apart=_NEIGHBOURS_BYTES)]
     for span in whole:
         _advise(span, mmap.MADV_HUGEPAGE)

@@ -17,7 +17,7 @@ def hindrances(way: Estimate, facts: Facts, wish: Wish) -> tuple[Hindrance, ...]
     found = [*_of_its_kind(way.tier, facts, wish)]
     if not found:
         required = needs(way.tier, facts, wish)
-        found += dict.fromkeys(one for means in Means if means in required for one in facts.lacks(means))
+        found += dict.fromkeys(lack for means in Means if means in required for lack in facts.lacks(means))
         found += _memory(way, facts) + _disk(way, facts) + _deadline(way, wish)
     return tuple(found)
 

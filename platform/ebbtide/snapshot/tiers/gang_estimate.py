@@ -12,8 +12,10 @@ def together(choices: Sequence[Choice]) -> Tier:
         choices: one for each node, at least one.
     """
     assert choices, "a workload is on one node at least"
-    standing = [tier for tier in Tier if tier is not Tier.KILL and not any(tier in one.hindrances for one in choices)]
-    alike = {one.tier for one in choices}
+    standing = [
+        tier for tier in Tier if tier is not Tier.KILL and not any(tier in choice.hindrances for choice in choices)
+    ]
+    alike = {choice.tier for choice in choices}
     if len(alike) == 1:
         return alike.pop()
-    return min(standing, key=lambda tier: max(one.estimates[tier].free_s for one in choices), default=Tier.KILL)
+    return min(standing, key=lambda tier: max(choice.estimates[tier].free_s for choice in choices), default=Tier.KILL)

@@ -171,16 +171,16 @@ def _holds_in_the_end(asks: Asks, places: tuple[There, ...]) -> bool:
 
 
 def _free_s(tier: Tier, choices: tuple[Choice, ...]) -> float:
-    return max(one.estimates[tier].free_s for one in choices)
+    return max(choice.estimates[tier].free_s for choice in choices)
 
 
 def _resume_s(tier: Tier, choices: tuple[Choice, ...]) -> float:
-    return max(one.estimates[tier].resume_s for one in choices)
+    return max(choice.estimates[tier].resume_s for choice in choices)
 
 
 def _against(tier: Tier, choices: tuple[Choice, ...]) -> str:
     """All that is in a tier's way on any node, each once."""
-    found = dict.fromkeys(each.what for one in choices for each in one.hindrances.get(tier, ()))
+    found = dict.fromkeys(each.what for choice in choices for each in choice.hindrances.get(tier, ()))
     return "; ".join(found) or ("" if tier in ASKED else NOT_ASKED)
 
 

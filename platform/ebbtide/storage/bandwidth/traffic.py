@@ -112,13 +112,13 @@ class Traffic:
 
     def _allowed(self, lanes: "Lanes") -> int:
         """To one transfer: what others leave of the limit, at least an equal share, and one in any case."""
-        alive = [one for one in self._transfers if not one.team.stopped]
+        alive = [transfer for transfer in self._transfers if not transfer.team.stopped]
         others = sum(one.at_work for one in alive if one is not lanes)
         share = -(-self.limit // max(1, len(alive)))
         return max(1, min(max(self.limit - others, share), lanes.most, NODE_MOST // lanes.sharers))
 
     def _in_flight(self) -> int:
-        return sum(one.moving for one in self._transfers if not one.team.stopped)
+        return sum(transfer.moving for transfer in self._transfers if not transfer.team.stopped)
 
 
 class Lanes:

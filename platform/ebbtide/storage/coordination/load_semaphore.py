@@ -202,7 +202,7 @@ class _Entrant:
             if error.errno != errno.ENOENT:
                 raise
             return ()  # nobody has loaded yet; the first claim makes the directory
-        for one in sightings:
-            if one.file.token and self._observer.is_dead(one):
-                self._observer.bury(one)
+        for sighting in sightings:
+            if sighting.file.token and self._observer.is_dead(sighting):
+                self._observer.bury(sighting)
         return sightings

@@ -89,11 +89,11 @@ def living(directory: Path, *, pace: Pace = DEFAULT_PACE, system: System = REAL)
     while True:
         sightings = [one for one in observer.look() if not (one.record and one.record.released)]
         if suspects is None:
-            suspects = frozenset(one.file for one in sightings)
-        dead = [one for one in sightings if observer.is_dead(one)]
-        if all(one.changed or one in dead or one.file not in suspects for one in sightings):
+            suspects = frozenset(sighting.file for sighting in sightings)
+        dead = [sighting for sighting in sightings if observer.is_dead(sighting)]
+        if all(sighting.changed or sighting in dead or sighting.file not in suspects for sighting in sightings):
             for one in dead:
                 if one.file.token:
                     observer.bury(one)
-            return frozenset(one.file.name for one in sightings if one not in dead)
+            return frozenset(sighting.file.name for sighting in sightings if sighting not in dead)
         system.sleep(pace.beat_s)

@@ -135,8 +135,8 @@ def plan(survey: Survey, grace: Grace) -> tuple[Verdict, ...]:
             for one in survey.quarantine
         ),
         *(
-            _by_age(one, grace.temporary_s, "left of a replacement that was cut off", "maybe being written")
-            for one in survey.temporaries
+            _by_age(temporary, grace.temporary_s, "left of a replacement that was cut off", "maybe being written")
+            for temporary in survey.temporaries
         ),
     )
 

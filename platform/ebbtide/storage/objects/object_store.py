@@ -201,7 +201,7 @@ class ObjectStore:
 
 def _strangers(paths: StorePaths) -> list[str]:
     """What is at the root and does not come from making a store there, at once or cut off."""
-    ours = {paths.marker.name, *(one.name for one in paths.directories)}
+    ours = {paths.marker.name, *(directory.name for directory in paths.directories)}
     with telling("list", paths.root):
         found = {one.name for one in paths.root.iterdir()}
     return sorted(name for name in found - ours if not name.startswith(f".{paths.marker.name}."))

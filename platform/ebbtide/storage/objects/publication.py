@@ -104,7 +104,7 @@ class Publication:
         """
         self.attempt, self.stage = attempt, Stage.OPEN
         self._ports, self._kind, self._key, self._keep = ports, kind, dict(key), keep
-        self._uses = tuple(object_id(one) for one in uses)
+        self._uses = tuple(object_id(use) for use in uses)
         self._chunk_bytes = check_chunk_bytes(chunk_bytes)
         self._work = ports.paths.work(attempt)
         self._entries: dict[str, FileEntry] = {}

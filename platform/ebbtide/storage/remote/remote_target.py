@@ -38,7 +38,7 @@ class RemoteTarget:
             entries = self._ask("list", "", lambda: self._fs.ls(self._root, detail=False))
         except FileMissing:
             return []
-        return [str(one).rstrip("/").rpartition("/")[2] for one in entries if str(one).rstrip("/") != self._root]
+        return [str(entry).rstrip("/").rpartition("/")[2] for entry in entries if str(entry).rstrip("/") != self._root]
 
     def size_of(self, name: str) -> int | None:
         """The length of a file; None if there is none."""

@@ -16,8 +16,8 @@ _OWN_VERSION = ("torch", "builtins", "abc", "typing")  # named by version elsewh
 def code_digest(model: nn.Module) -> str:
     """Equal for models whose classes have the same sources."""
     classes = {base for module in model.modules() for base in type(module).__mro__}
-    modules = {one.__module__ for one in classes if one.__module__.partition(".")[0] not in _OWN_VERSION}
-    digest = hashlib.sha256("\n".join(sorted(f"{one.__module__}.{one.__qualname__}" for one in classes)).encode())
+    modules = {cls.__module__ for cls in classes if cls.__module__.partition(".")[0] not in _OWN_VERSION}
+    digest = hashlib.sha256("\n".join(sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)).encode())
     for name in sorted(modules):
         path = getattr(sys.modules.get(name), "__file__", None)
         digest.update(name.encode())

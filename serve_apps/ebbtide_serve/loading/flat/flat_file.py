@@ -37,7 +37,7 @@ def plan_flat(layout: Layout, buffers: Mapping[str, torch.Tensor]) -> ContainerP
         FlatUnusable: a parameter's name cannot stand in a file.
     """
     specs = [one.spec for one in layout.held]
-    if odd := [one.name for one in specs if one.name.startswith(_BUFFER_PREFIX)]:
+    if odd := [spec.name for spec in specs if spec.name.startswith(_BUFFER_PREFIX)]:
         raise FlatUnusable(f"a parameter is called {odd[0]!r}")
     specs += [spec_of(_BUFFER_PREFIX + name, data) for name, data in buffers.items()]
     return plan_container(specs, {_LAYOUT: layout.digest, _BUFFERS: json.dumps(sorted(buffers))})
@@ -60,7 +60,7 @@ def buffers_in(header: Header) -> tuple[str, ...]:
         FlatUnusable: it does not say.
     """
     try:
-        return tuple(str(one) for one in json.loads(header.metadata[_BUFFERS]))
+        return tuple(str(name) for name in json.loads(header.metadata[_BUFFERS]))
     except (KeyError, ValueError, TypeError) as error:
         raise FlatUnusable(f"the flat form does not say what it holds ({error!r})") from error
 
@@ -85,7 +85,7 @@ def _places(header: Header, model: nn.Module, layout: Layout) -> list[tuple[int,
     """Where each tensor of a file goes; raises FlatUnusable unless file and model agree in everything."""
     buffers = buffers_of(model, buffers_in(header))
     memory = flat_memory(layout, buffers)
-    wanted = {one.name: one for one in plan_specs(layout, buffers)}
+    wanted = {spec.name: spec for spec in plan_specs(layout, buffers)}
     found = {one.name: one for one in specs_of(header.entries)}
     if other := sorted(wanted.keys() ^ found.keys()):
         where = "only in the model" if other[0] in wanted else "only in the flat form"

@@ -73,7 +73,7 @@ def layout_of(model: nn.Module) -> Layout:
         data = _plain(name, parameter)
         place = (data.device, data.data_ptr()) if data.numel() else name
         pieces.setdefault(place, []).append((name, data))
-    held = tuple(_held(one) for one in pieces.values())
+    held = tuple(_held(piece) for piece in pieces.values())
     _refuse_overlaps(held)
     return Layout(held)
 

@@ -165,7 +165,7 @@ class _Work:
             found = {self.store.refs.read(held.ref_name, tag).object for tag in held.tags}
             for one in found:
                 self.store.open(one).close()
-            if any(self._is_damaged(one) for one in held.replaces if one.object in found):
+            if any(self._is_damaged(replace) for replace in held.replaces if replace.object in found):
                 return None
         except StorageError:
             return None
@@ -189,10 +189,10 @@ class _Work:
         Raises:
             StorageError: it cannot be told.
         """
-        for one in damages:
-            if self._is_damaged(one):
+        for damage in damages:
+            if self._is_damaged(damage):
                 with suppress(NotPublished):  # somebody else did
-                    self.store.quarantine(one.object)
+                    self.store.quarantine(damage.object)
 
     def _is_damaged(self, one: Damage) -> bool:
         """Looks at nothing but the place: an object of many gigabytes takes minutes."""

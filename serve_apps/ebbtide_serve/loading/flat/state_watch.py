@@ -94,4 +94,8 @@ def _tensor(data: torch.Tensor, known: dict[object, object]) -> object:
 
 
 def _storages(model: nn.Module) -> set[int]:
-    return {one.data.untyped_storage().data_ptr() for one in model.parameters() if not one.is_meta and one.numel()}
+    return {
+        parameter.data.untyped_storage().data_ptr()
+        for parameter in model.parameters()
+        if not parameter.is_meta and parameter.numel()
+    }

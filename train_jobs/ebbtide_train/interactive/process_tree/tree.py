@@ -156,5 +156,5 @@ def _row(pid: int) -> _Row | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    cpu_s = sum(int(one) for one in fields[_UTIME : _UTIME + 4]) / _TICKS_PER_S
+    cpu_s = sum(int(field) for field in fields[_UTIME : _UTIME + 4]) / _TICKS_PER_S
     return _Row(Process(pid, int(fields[_START])), int(fields[_PPID]), int(fields[_SESSION]), cpu_s)

@@ -24,7 +24,7 @@ def under_way() -> list[str]:
     """The names of this process's other threads that save."""
     frames, me = sys._current_frames(), threading.get_ident()
     others = [thread for thread in threading.enumerate() if thread.ident is not None and thread.ident != me]
-    return [one.name for one in others if one.name.startswith(_EXECUTOR) or _saves(frames.get(one.ident or 0))]
+    return [other.name for other in others if other.name.startswith(_EXECUTOR) or _saves(frames.get(other.ident or 0))]
 
 
 def wait_for_them(wait_s: float | None = None) -> str:

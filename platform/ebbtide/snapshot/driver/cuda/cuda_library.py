@@ -92,7 +92,9 @@ class CudaLibrary:
     def chips(self) -> dict[str, str]:
         """What each GPU is, by its uuid; empty if the driver does not say."""
         try:
-            names = {self.gpu(one): self.ask(self.api.cuDeviceGetName(_NAME_BYTES, one)) for one in self.devices()}
+            names = {
+                self.gpu(device): self.ask(self.api.cuDeviceGetName(_NAME_BYTES, device)) for device in self.devices()
+            }
         except CudaRefused:
             return {}
         return {gpu: bytes(name).partition(b"\0")[0].decode(errors="replace") for gpu, name in names.items()}

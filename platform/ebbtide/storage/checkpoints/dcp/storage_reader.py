@@ -116,7 +116,7 @@ def metadata_of(opened: OpenCheckpoint) -> Metadata:
         known[name] = TensorStorageMetadata(
             TensorProperties(dtype=DTYPES[tensor.dtype]),
             torch.Size(tensor.shape),
-            [ChunkStorageMetadata(torch.Size(one.box.offsets), torch.Size(one.box.sizes)) for one in tensor.parts],
+            [ChunkStorageMetadata(torch.Size(part.box.offsets), torch.Size(part.box.sizes)) for part in tensor.parts],
         )
-        parts |= {MetadataIndex(name, one.box.offsets): (tensor, one) for one in tensor.parts}
+        parts |= {MetadataIndex(name, part.box.offsets): (tensor, part) for part in tensor.parts}
     return Metadata(known, {name: leaf.path for name, leaf in opened.leaves.items()}, parts)

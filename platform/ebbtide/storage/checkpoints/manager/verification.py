@@ -45,7 +45,9 @@ def verify(checkpoints: RunCheckpoints, wanted: CheckpointId) -> list[Damage]:
 def _contradictions(opened: OpenCheckpoint) -> Iterator[Damage]:
     """Where the index of tensors and the header of a rank's file disagree: a bug of who wrote them, and no rot."""
     files = {part.file for tensor in opened.index.tensors.values() for part in tensor.parts}
-    places = {(file, one.dtype, one.shape, one.offset) for file in files for one in opened.stored.header(file).entries}
+    places = {
+        (file, entry.dtype, entry.shape, entry.offset) for file in files for entry in opened.stored.header(file).entries
+    }
     for tensor in opened.index.tensors.values():
         for part in tensor.parts:
             # guard: verifying compares the index with the headers of the files

@@ -53,7 +53,7 @@ def epoch_for(epochs: Iterable[EpochFound], claim: Claim, present_ledger: Callab
 
 def last_claim(epochs: Iterable[EpochFound]) -> tuple[int, Claim] | None:
     """The highest epoch of which the lease is known, with that."""
-    for one in sorted(epochs, key=lambda one: one.epoch, reverse=True):
-        if one.start is not None and one.start.claim is not None:
-            return one.epoch, one.start.claim
+    for epoch in sorted(epochs, key=lambda one: one.epoch, reverse=True):
+        if epoch.start is not None and epoch.start.claim is not None:
+            return epoch.epoch, epoch.start.claim
     return None

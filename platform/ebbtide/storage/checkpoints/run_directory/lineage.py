@@ -57,22 +57,24 @@ def lineage(epochs: Iterable[EpochFound]) -> list[CheckpointId]:
     """
     found: list[CheckpointId] = []
     origin: CheckpointId | None = None
-    for one in sorted(epochs, key=lambda one: one.epoch, reverse=True):
-        steps = one.steps
+    for epoch in sorted(epochs, key=lambda one: one.epoch, reverse=True):
+        steps = epoch.steps
         if origin is not None:
-            if one.epoch > origin.epoch:  # guard: readers go over epochs that lead nowhere
+            if epoch.epoch > origin.epoch:  # guard: readers go over epochs that lead nowhere
                 continue
             # guard: what a gang commits after the step from which the next one went on does not count
-            if one.epoch == origin.epoch:
+            if epoch.epoch == origin.epoch:
                 steps = frozenset(step for step in steps if step <= origin.step)
-            if not found and (one.epoch < origin.epoch or origin.step not in steps):  # guard: a missing origin is named
+            if not found and (
+                epoch.epoch < origin.epoch or origin.step not in steps
+            ):  # guard: a missing origin is named
                 found.append(origin)
-        found += [CheckpointId(one.epoch, step) for step in sorted(steps, reverse=True)]
+        found += [CheckpointId(epoch.epoch, step) for step in sorted(steps, reverse=True)]
         # guard: a gang that began from nothing has nothing behind it
-        if one.start is not None and one.start.origin is None:
+        if epoch.start is not None and epoch.start.origin is None:
             return found
-        if one.start is not None:
-            origin = one.start.origin
+        if epoch.start is not None:
+            origin = epoch.start.origin
     if origin is not None and not found:  # guard: a missing origin is named also if there is nothing below it
         found.append(origin)
     return found

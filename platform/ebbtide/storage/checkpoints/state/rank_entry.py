@@ -58,7 +58,7 @@ class RankEntry:
 
     def to_json(self) -> str:
         """As text."""
-        pieces = [[one.name, one.dtype, one.shape, one.offsets, one.sizes, one.at] for one in self.pieces]
+        pieces = [[piece.name, piece.dtype, piece.shape, piece.offsets, piece.sizes, piece.at] for piece in self.pieces]
         file = None if self.file is None else self.file.model_dump(mode="json")
         fields = {"rank": self.rank, "file": file, "pieces": pieces, "objects": dict(self.objects)}
         return json.dumps(fields, separators=(",", ":"), allow_nan=False)

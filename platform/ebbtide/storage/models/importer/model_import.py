@@ -279,7 +279,7 @@ def _confirm(leading: Leading) -> None:
 def _needed_bytes(checkpoint: Checkpoint, chunk_bytes: int) -> int:
     sizes = [file.size_bytes for file in checkpoint.small]
     sizes += [shard.layout.plan.file_bytes for shard in checkpoint.shards]
-    return sum(sizes) + _BYTES_PER_CHUNK * sum(chunk_count(one, chunk_bytes) + 2 for one in sizes) + _SLACK_BYTES
+    return sum(sizes) + _BYTES_PER_CHUNK * sum(chunk_count(size, chunk_bytes) + 2 for size in sizes) + _SLACK_BYTES
 
 
 def _nobody(_progress: ImportProgress) -> None:

@@ -196,10 +196,10 @@ def _stretches(ranges: Iterable[Range], stretch_bytes: int, chunk_bytes: int) ->
     stretch: list[Range] = []
     size = 0
     most = max(stretch_bytes - stretch_bytes % chunk_bytes, chunk_bytes)
-    for one in ranges:
-        start = one.offset
-        while start < one.end:
-            part = Range(start, min(one.end - start, most - size))
+    for span in ranges:
+        start = span.offset
+        while start < span.end:
+            part = Range(start, min(span.end - start, most - size))
             stretch.append(part)
             size += part.length
             start = part.end

@@ -81,7 +81,7 @@ def delete_unused(store: ObjectStore, grace: Grace) -> list[UnusedName]:
         StorageError: the store cannot be looked at, or a name not be deleted.
     """
     # Their objects go with their models: whoever looked up such a name a moment ago can do without.
-    return [one for one in unused_names(store, grace) if store.refs.delete(one.name, one.tag, grace=False)]
+    return [name for name in unused_names(store, grace) if store.refs.delete(name.name, name.tag, grace=False)]
 
 
 def without(found: Survey, gone: Iterable[UnusedName]) -> Survey:

@@ -162,7 +162,7 @@ class _Remote:
             self._done[entry.name] = entry.size_bytes
             self._note()
         self._target.remove(MARKER)
-        return Exported(self._target.where, tuple(one.name for one in files), self._written, self._saved)
+        return Exported(self._target.where, tuple(file.name for file in files), self._written, self._saved)
 
     def _upload(self, file: StoredFile) -> None:
         name, size = file.entry.name, file.entry.size_bytes

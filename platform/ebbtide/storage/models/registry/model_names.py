@@ -58,7 +58,11 @@ def find(store: ObjectStore, text: str) -> ModelQuery:
     try:
         ref = store.refs.read(name, tag_text)
     except NotPublished as error:
-        found = [one for one in store.list_objects() if one.startswith(text)] if _ID_PREFIX.fullmatch(text) else []
+        found = (
+            [object_id for object_id in store.list_objects() if object_id.startswith(text)]
+            if _ID_PREFIX.fullmatch(text)
+            else []
+        )
         if len(found) > 1:
             raise Refused(f"{text} is the beginning of {len(found)} objects: give more digits") from error
         if not found:

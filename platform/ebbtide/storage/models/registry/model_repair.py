@@ -102,7 +102,7 @@ def repair_model(
             held.callback(_remove, store, work)
             store.ports.disk.make_directory(work)
             wanted = {file: _in_chunks(manifest, manifest.file(file), damage) for file in needed}
-            reserve(store.ports, name, sum(one.length for parts in wanted.values() for one in parts))
+            reserve(store.ports, name, sum(part.length for parts in wanted.values() for part in parts))
             for file, parts in wanted.items():
                 copies[file] = _fetch(checkpoint, manifest.file(file), parts, work)
         tell("writing good chunks")

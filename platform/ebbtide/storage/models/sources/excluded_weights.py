@@ -47,7 +47,7 @@ def left_behind(files: Sequence[SourceFile], where: str) -> list[str]:
     """
     choice = choose(files, where)
     single = choice.single.name if choice.single is not None else ""
-    return sorted(one.name for one in files if one.name != single and _may_be_read(one.name, indexed=not single))
+    return sorted(file.name for file in files if file.name != single and _may_be_read(file.name, indexed=not single))
 
 
 def _may_be_read(name: str, *, indexed: bool) -> bool:

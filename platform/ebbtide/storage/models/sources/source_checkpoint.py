@@ -181,6 +181,6 @@ def _read_shard(source: Source, file: SourceFile, first: bytes, length: int) -> 
 
 
 def _fingerprint(source: Source, shards: Sequence[Shard], small: Sequence[SourceFile]) -> str:
-    files = [[one.file.name, one.file.size_bytes, one.file.stamp, one.header_digest] for one in shards]
+    files = [[shard.file.name, shard.file.size_bytes, shard.file.stamp, shard.header_digest] for shard in shards]
     files += [[one.name, one.size_bytes, one.stamp, ""] for one in small]
     return sha256(json.dumps([LAYOUT, source.where, files]).encode()).hexdigest()
