@@ -13,11 +13,12 @@ import torch
 
 from benchmarks.gpu.weights import Weights
 from ebbtide.storage.device.device_queue import DeviceQueue
-from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.device_transport import DeviceTransport
 from ebbtide.storage.device.gds_probe import GdsVerdict
 from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
 from ebbtide.storage.device.kvikio_files import KvikioFiles
 from ebbtide.storage.device.placements import Placement
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.errors import StorageError
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix.posix_transport import PosixTransport

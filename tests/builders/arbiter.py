@@ -27,7 +27,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import JobName, NodeId, RecordId, SeatId, SlotId, slot_id
 from ebbtide_autoscaler.actor.arbiter import Arbiter
-from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control import fence_placement_groups
 from ebbtide_autoscaler.control import loop as loop_module
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.loop import Loop
@@ -116,11 +116,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The slots for which a fence was asked."""
     found: list[str] = []
 
-    def hold(_pool: str, _node: NodeId, missing: tuple[SlotId, ...], *, sole: bool) -> fences.Held:
+    def hold(_pool: str, _node: NodeId, missing: tuple[SlotId, ...], *, sole: bool) -> fence_placement_groups.Held:
         found.extend(missing)
-        return fences.Held({}, tuple(missing))
+        return fence_placement_groups.Held({}, tuple(missing))
 
-    monkeypatch.setattr(fences, "hold", hold)
+    monkeypatch.setattr(fence_placement_groups, "hold", hold)
     return found
 
 
@@ -129,7 +129,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a loop whose ledger says this."""
     monkeypatch.setattr(loop_module, "load_serve", Serve)
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "ClusterWatch", NoSurroundings)
+    monkeypatch.setattr(loop_module, "ClusterWatch", NoCluster)
+    monkeypatch.setattr(loop_module, "FenceSync", NoCluster)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "")
     started: list[Loop] = []
 
@@ -198,8 +199,8 @@ class Serve:
     async def stop(self) -> None: ...
 
 
-class NoSurroundings:
-    """Nothing is to be seen."""
+class NoCluster:
+    """Nothing is to be seen, and there are no fences: for a cluster watch and a fence sync."""
 
     nodes = 0
     elastic: Mapping[NodeId, int] = MappingProxyType({})

@@ -36,7 +36,7 @@ def test_a_closure_has_all_that_importing_loads() -> None:
 
     names = [
         "ebbtide_autoscaler.core.decide.policy",
-        "ebbtide_serve.gateway.admission.hold",
+        "ebbtide_serve.gateway.admission.held_requests",
         "ebbtide.storage.objects.stored_file",
     ]
     code = f"import sys\nfor name in {names}: __import__(name)\nprint(*sorted(sys.modules))"

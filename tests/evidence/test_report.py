@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # One that many stand on, and some that few do.
 CHANGED = (
     "ebbtide.pool.state",
-    "ebbtide_serve.gateway.admission.hold",
+    "ebbtide_serve.gateway.admission.held_requests",
     "ebbtide_autoscaler.core.decide.policy",
     "ebbtide_simulator.played.one_run",
     "ebbtide_testing.cluster.fake_gang",

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from ebbtide.storage.device.device_hash import DeviceHasher
 from ebbtide.storage.device.device_queue import CudaQueue, Pinning, pinned_pool, queue_for
-from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.device_transport import DeviceTransport
 from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
 from ebbtide.storage.device.kvikio_files import KvikioFiles
 from ebbtide.storage.device.placements import Placement, place
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.device.transport_choice import Way, device_transport, probe_directory
 from ebbtide.storage.errors import Corrupt
 from ebbtide.storage.integrity.chunk_hash import device_hash

@@ -23,7 +23,7 @@ import ray
 from ebbtide.agent.node_agent import agent_name
 from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide.system.process import started_ticks
-from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control import fence_placement_groups
 from ebbtide_autoscaler.journal.records import recover
 from tests.builders.nodes import ask
 from tests.integration.conftest import Pool, ebbtide, ebbtide_here
@@ -282,7 +282,7 @@ def test_11_a_pool_that_is_taken_down_leaves_nothing_on_the_cluster_it_joined(
     name = str(nodes.values["name"])
     driver.terminate()
     driver.wait(30)
-    assert fences.table(name)
+    assert fence_placement_groups.table(name)
     ebbtide("down")
-    assert fences.table(name) == {}
+    assert fence_placement_groups.table(name) == {}
     assert not any(_has_agent(nodes.node_id(machine)) for machine in nodes.nodes)

@@ -26,7 +26,7 @@ from ebbtide.client.cluster_join import join
 from ebbtide.client.cluster_record import load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_autoscaler.cluster.local_cluster import runtime_dir
-from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control import fence_placement_groups as fences
 from tests.integration.conftest import TRAIN, Pool, a_free_port, ebbtide
 
 MACHINE_LABEL = "ebbtide.io/machine"

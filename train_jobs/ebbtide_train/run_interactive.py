@@ -79,7 +79,7 @@ def job_settings(request: Request) -> Mapping[str, Any]:
 
 
 class TouchWatch:
-    """Lets a held session go on when its owner touches it: also while it has no keeper, having left its node."""
+    """Lets a held session go on when its owner touches it: also while it has no supervisor, having left its node."""
 
     def __init__(self, place: SessionFolder, trainer_link: Any, session: str) -> None:
         self._place, self._link, self._session = place, trainer_link, session
@@ -101,7 +101,7 @@ class TouchWatch:
             now_s = self._place.touched_s()
             if now_s == seen_s:
                 continue
-            if not seen_s:  # its keeper has made the file, which is nobody's touch
+            if not seen_s:  # its supervisor has made the file, which is nobody's touch
                 seen_s = now_s
                 continue
             view = job_view(self._link.call("status"), self._session)

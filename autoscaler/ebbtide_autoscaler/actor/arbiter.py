@@ -35,7 +35,7 @@ from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
 from ebbtide_autoscaler.control.loop import Loop
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.reconcile_config import unsettled
+from ebbtide_autoscaler.core.observe.config_agreement import unsettled
 from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.journal.heartbeat import start_beating
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom

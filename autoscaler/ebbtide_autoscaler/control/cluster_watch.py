@@ -23,9 +23,9 @@ from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
-from ebbtide_autoscaler.control import fences
 from ebbtide_autoscaler.control.agent_handles import AgentHandles
-from ebbtide_autoscaler.control.fence_table import FenceTable, fallen, strays
+from ebbtide_autoscaler.control.fence_sync import FenceSync
+from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.process.steady_clock import clock
 
@@ -34,7 +34,6 @@ NODES_S = 1.0
 FENCES_S = 5.0
 JOBS_S = 2.0  # a listing of the shared directory
 ANSWER_S = 10.0  # the GCS answers within milliseconds; one that restarts needs some seconds
-ADOPT_RETRY_S = 1.0
 FORGOTTEN = "nobody that Ray could name: a lease left behind by a restart of its GCS, which is being cleared up"
 
 log = logging.getLogger(__name__)
@@ -86,24 +85,15 @@ class ClusterWatch:
     """
 
     def __init__(
-        self, pool: str, inbox: Inbox, book: FenceTable, serve: SeatActuator, jobs: JobActuator, lock_dir: str
+        self, inbox: Inbox, book: FenceTable, fences: FenceSync, serve: SeatActuator, jobs: JobActuator, lock_dir: str
     ) -> None:
         self.nodes = 0
         self.elastic: Mapping[NodeId, int] = {}
-        self._pool, self._inbox, self._book, self._serve, self._jobs = pool, inbox, book, serve, jobs
+        self._inbox, self._book, self._serve, self._jobs = inbox, book, serve, jobs
         self._agents = AgentHandles(lock_dir)
         self._calls = BoundedCalls("cluster watch")
+        self._fences = fences
         self._raylets: dict[NodeId, tuple[str, int]] = {}
-
-    async def adopt(self) -> None:
-        """Find again the fences that an earlier arbiter made; returns when Ray has answered, however late."""
-        while True:
-            try:
-                await self._look_at_fences(lambda: frozenset())
-                return
-            except (RayError, TimeoutError, OSError, RuntimeError) as error:
-                log.warning("the fences cannot be looked up yet: %r", error)
-            await asyncio.sleep(ADOPT_RETRY_S)
 
     async def watch(
         self,
@@ -131,7 +121,7 @@ class ClusterWatch:
         await asyncio.gather(
             every(LIVING_S, self._look_at_replicas),
             every(NODES_S, lambda: self._look_at_nodes(host_bytes() or 0, state())),
-            every(FENCES_S, lambda: self._look_at_fences(asking)),
+            every(FENCES_S, lambda: self._fences.look(asking)),
             every(JOBS_S, self._look_at_jobs),
         )
 
@@ -142,29 +132,6 @@ class ClusterWatch:
 
     async def _look_at_jobs(self) -> None:
         self._inbox.restorable = await asyncio.wait_for(self._jobs.restorable(), ANSWER_S)
-
-    # ---- fences
-
-    async def _look_at_fences(self, asking: Callable[[], frozenset[NodeId]]) -> None:
-        before = asking()
-        names = dict(self._book.names)
-        table = await self._calls("fences", ANSWER_S, fences.table, self._pool)
-        gone = fallen(names, table)
-        for slot, name in gone.items():
-            if self._book.names.get(slot) == name:
-                log.warning("the fence %s of slot %s has fallen", name, slot)
-                del self._book.names[slot]
-        # Read anew: what was asked for and had in the meantime is in the book by now.
-        left = {name for name in gone.values() if name in table}
-        await self._drop({*left, *strays(self._book.names, table, before | asking())})
-
-    async def _drop(self, names: set[str]) -> None:
-        for name in sorted(names):
-            log.info("removing the fence %s", name)
-        dropping = [self._calls(("drop", name), ANSWER_S, fences.drop, name) for name in names]
-        for failed in await asyncio.gather(*dropping, return_exceptions=True):
-            if isinstance(failed, BaseException):
-                log.warning("a fence could not be removed, it is tried again: %r", failed)
 
     # ---- nodes
 
@@ -218,7 +185,7 @@ class ClusterWatch:
         dead = self._book.forget_nodes(alive)
         for slot, _ in dead:
             self._book.names.pop(slot, None)
-        await self._drop({name for _, name in dead})
+        await self._fences.drop({name for _, name in dead})
         await self._calls("dead agents", ANSWER_S, self._agents.forget, alive)
 
     @staticmethod
@@ -257,14 +224,8 @@ class ClusterWatch:
             await self._agents.end_outlived(node, *self._raylets[node])
         if len(found) == len(slots):
             return found
-        groups = await self._calls("groups", ANSWER_S, fences.others, frozenset(self._book.names.values()), node)
+        groups = await self._fences.others(node)
         if not groups:
             await self._agents.end_forgotten(node, *self._raylets[node])
         who = f"the placement group {', '.join(groups)}" if groups else FORGOTTEN
         return {slot: found.get(slot, who) for slot in slots}
-
-    async def leave(self) -> None:
-        """Drop every fence of the pool, those that nobody knows as well."""
-        table = await self._calls("fences", ANSWER_S, fences.table, self._pool)
-        self._book.names.clear()
-        await self._drop(set(table))

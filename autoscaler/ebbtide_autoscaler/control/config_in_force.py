@@ -1,6 +1,6 @@
 """Where the pool's file is changed: it is journaled, then it is in force.
 
-All that follows from it is made to hold tick by tick (``reconcile_config``, ``gateway_sync``). Only how much of the
+All that follows from it is made to hold tick by tick (``config_agreement``, ``gateway_sync``). Only how much of the
 shared directory may be taken is left there just before, for all that use the directory (``storage.limits``).
 """
 

@@ -16,7 +16,7 @@ from functools import partial
 from ebbtide.client.bounded_calls import BoundedCalls
 from ebbtide.client.seat_actuator import SeatActuator, SeatPlan
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId, node_of
-from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control import fence_placement_groups
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
@@ -178,7 +178,7 @@ class Executor:
         # A replica that dies right now frees its logical GPU as well: beside replicas, the index is asked for.
         sole = not unknown and not any(slot in taken for slot in self._hands.node_slots(node))
         key = ("hold", node)
-        held = await self._calls(key, HOLD_S, fences.hold, self._hands.pool, node, slots, sole=sole)
+        held = await self._calls(key, HOLD_S, fence_placement_groups.hold, self._hands.pool, node, slots, sole=sole)
         for slot, name in held.names.items():
             await self._hands.record_fence(slot, name)
             self.book.held(slot, name)
@@ -192,5 +192,5 @@ class Executor:
         if name is None:
             return
         await self._hands.record_fence(slot, "")
-        await self._calls(("drop", slot), DROP_S, fences.drop, name)
+        await self._calls(("drop", slot), DROP_S, fence_placement_groups.drop, name)
         self.book.names.pop(slot, None)

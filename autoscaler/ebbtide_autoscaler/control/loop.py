@@ -24,6 +24,7 @@ from ebbtide_autoscaler.cluster.node_scaler import NodeScaler
 from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.cluster_watch import ClusterWatch, cluster_name, load_serve, load_train
 from ebbtide_autoscaler.control.config_in_force import ConfigInForce
+from ebbtide_autoscaler.control.fence_sync import FenceSync
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.key_changes import KeyChanges
@@ -32,9 +33,9 @@ from ebbtide_autoscaler.control.reconcile import Reconciler
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.demand.demand_watch import DemandWatch
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
+from ebbtide_autoscaler.core.observe.config_agreement import config_events
 from ebbtide_autoscaler.core.observe.gateway_routes import next_routes
 from ebbtide_autoscaler.core.observe.observation import Limits, Observation
-from ebbtide_autoscaler.core.observe.reconcile_config import reconcile_config
 from ebbtide_autoscaler.core.observe.settling import settling
 from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
@@ -78,7 +79,8 @@ class Loop:
         self.keys = KeyChanges(self.ledger.record)
         self.file = ConfigInForce(shared_dir, self.keys, self.ledger.record)
         serve, self._jobs = load_serve(), load_train(str(shared_dir))
-        self._cluster_watch = ClusterWatch(pool, self.inbox, self._book, serve, self._jobs, lock_dir)
+        self._fences = FenceSync(pool, self._book)
+        self._cluster_watch = ClusterWatch(self.inbox, self._book, self._fences, serve, self._jobs, lock_dir)
         self.reconciler = Reconciler(
             pool,
             lock_dir,
@@ -89,6 +91,7 @@ class Loop:
             inbox=self.inbox,
             book=self._book,
             cluster_watch=self._cluster_watch,
+            fences=self._fences,
             state=lambda: self.published.state,
         )
         self.node_scaler = NodeScaler()
@@ -114,12 +117,12 @@ class Loop:
     # ---- for the loop's own thread, by ``thread.run``
 
     async def configure(self, config: PoolFile) -> dict[str, Any]:
-        """Journal a file, then obey it; what follows from it is made to hold tick by tick (``reconcile_config``)."""
+        """Journal a file, then obey it; what follows from it is made to hold tick by tick (``config_events``)."""
         before = self.published.state
         await self.file.put(config)
         self.thread.wake()
         return {
-            "changed": [type(body).__name__ for body in reconcile_config(config, before, may_move=False)],
+            "changed": [type(body).__name__ for body in config_events(config, before, may_move=False)],
             "gateway": await self.reconciler.tell_gateway(config),
         }
 
@@ -139,7 +142,7 @@ class Loop:
         await self.ledger.open_first(lambda: self._stopped)
         if not self.ledger.opened:
             return
-        await self._cluster_watch.adopt()
+        await self._fences.adopt()
         watching = asyncio.create_task(
             self._cluster_watch.watch(self._host_bytes, lambda: self.published.state, self.reconciler.fencing)
         )
@@ -212,7 +215,7 @@ class Loop:
         if self.file.config is None or self._stopping:
             return ()
         state = self.published.state
-        return reconcile_config(
+        return config_events(
             self.file.config,
             state,
             may_move=not (

@@ -19,6 +19,7 @@ from ebbtide_autoscaler.control import settings
 from ebbtide_autoscaler.control.cluster_watch import ClusterWatch
 from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.executor import Executor, ExecutorPorts
+from ebbtide_autoscaler.control.fence_sync import FenceSync
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.gateway_sync import GatewaySync
 from ebbtide_autoscaler.control.inbox import Inbox
@@ -47,6 +48,7 @@ class Reconciler:
         inbox: Inbox,
         book: FenceTable,
         cluster_watch: ClusterWatch,
+        fences: FenceSync,
         state: Callable[[], PoolState],
     ) -> None:
         """Args:
@@ -54,7 +56,7 @@ class Reconciler:
         """
         self.gateway = GatewaySync(serve)
         self._lock_dir, self._serve, self._file, self._ledger = lock_dir, serve, file, ledger
-        self._inbox, self._cluster_watch, self._state = inbox, cluster_watch, state
+        self._inbox, self._cluster_watch, self._fences, self._state = inbox, cluster_watch, fences, state
         self._leaving = False
         hands = ExecutorPorts(
             pool=pool,
@@ -105,7 +107,7 @@ class Reconciler:
         self._leaving = True
         await self._serve.stop()
         await self._executor.leave()  # else the next tick would take again what is dropped now
-        await self._cluster_watch.leave()
+        await self._fences.leave()
 
     # ---- for the executor
 

@@ -10,7 +10,7 @@ from ebbtide.pool.rules.drain import drained, occupants
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers.step_aside import StepAside
-from ebbtide_autoscaler.core.jobs.holds import why_held
+from ebbtide_autoscaler.core.jobs.held_jobs import why_held
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.traffic import GATEWAY_FRESH_S, traffic
 from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Shares, Team

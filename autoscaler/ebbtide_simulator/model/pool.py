@@ -58,7 +58,7 @@ from ebbtide.pool.lookup import index
 from ebbtide.pool.spec import EndpointSpec, JobSpec
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SeatState
-from ebbtide_autoscaler.core.observe.reconcile_config import retire
+from ebbtide_autoscaler.core.observe.config_agreement import retire
 from ebbtide_simulator.model.book import Book
 from ebbtide_simulator.model.engine import Times
 from ebbtide_simulator.model.filesystem import SERVING, TRAINING, Filesystem, Transfer

@@ -19,7 +19,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.core.demand.load import running
-from ebbtide_autoscaler.core.jobs.step_aside import preempt
+from ebbtide_autoscaler.core.jobs.preemption_move import preempt
 from ebbtide_autoscaler.core.plan.inputs import Snapshot
 from ebbtide_autoscaler.core.plan.placement import may_lose
 from ebbtide_autoscaler.core.plan.plan import Plan

@@ -19,7 +19,7 @@ from ebbtide.helper.service import Service
 from ebbtide.storage.errors import StorageError
 
 LINE_WAIT_S = 5.0  # our client sends its line at once
-MOST_CONNECTIONS = 64  # a node has some 8 GPUs and a few sessions; each keeper asks one thing at a time
+MOST_CONNECTIONS = 64  # a node has some 8 GPUs and a few sessions; each supervisor asks one thing at a time
 _BACKLOG = 64
 # How long somebody who still talks is listened to after the answer: a request that was too long, four times.
 _PARTING_BYTES, _PARTING_S = 4 * LINE_LIMIT_BYTES, 0.5

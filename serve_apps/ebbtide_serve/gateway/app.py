@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from ebbtide.client.messages import GatewayOrders, GatewayReport, KeyGrant, Traffic
 from ebbtide.telemetry.metric_family import UNKNOWN
-from ebbtide_serve.gateway.admission.hold import Hold, HoldLimits
+from ebbtide_serve.gateway.admission.held_requests import Hold, HoldLimits
 from ebbtide_serve.gateway.admission.keys import KeyRing, check_endpoint, check_scope
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock, SystemClock

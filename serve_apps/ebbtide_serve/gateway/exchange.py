@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ebbtide.telemetry.metric_family import UNKNOWN
-from ebbtide_serve.gateway.admission.hold import Hold
+from ebbtide_serve.gateway.admission.held_requests import Hold
 from ebbtide_serve.gateway.admission.keys import BYTES_PER_TOKEN, Admission
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.errors import (

@@ -11,8 +11,8 @@ from ebbtide_autoscaler.control.fence_table import Fence, prefix
 from ebbtide_autoscaler.core.observe.alerts import GatewayContact, alerts_of
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.tick.instructions import HoldFence, instruct
+from tests.builders.cluster_watch import A, B, Scene, entry
 from tests.builders.policy import CHAT, a_pool, fold, slots
-from tests.builders.surroundings import A, B, Scene, entry
 
 NOW = 2_000.0
 UNNEEDED_N1 = NodeDraining(NodeId("n1"), f"{UNNEEDED}r")

@@ -10,7 +10,7 @@ from ebbtide.pool.ids import NodeId
 from ebbtide.system.code_digest import code_digest
 from ebbtide_autoscaler.control import agent_handles
 from ebbtide_autoscaler.control.agent_handles import HUNG_S, SILENT_S, AgentHandles
-from tests.builders.surroundings import Agent
+from tests.builders.cluster_watch import Agent
 
 NODE = NodeId("n0")
 

@@ -13,9 +13,9 @@ from ebbtide.client.messages import SlotRef
 from ebbtide.pool.events import NodeFound, NodeLost, SlotFound
 from ebbtide.pool.ids import NodeId, SlotId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.control import agent_handles, cluster_watch, fences
+from ebbtide_autoscaler.control import agent_handles, cluster_watch, fence_placement_groups, fence_sync
 from ebbtide_autoscaler.control.fence_table import Fence, prefix
-from tests.builders.surroundings import HEAD, A, B, Scene, entry
+from tests.builders.cluster_watch import HEAD, A, B, Scene, entry
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_fences_that_fell_and_strays_are_removed_but_none_that_is_just_bei
         stray: Fence(stray, "CREATED", "cccccccc1"),
         making: Fence(making, "PENDING", ""),
     }
-    await scene.around._look_at_fences(lambda: frozenset({NodeId("dddddddd44")}))
+    await scene.fences.look(lambda: frozenset({NodeId("dddddddd44")}))
     assert scene.book.names == {slot_id(A, 0): here}
     assert sorted(scene.dropped) == sorted([moved, stray])
 
@@ -105,8 +105,8 @@ async def test_a_fence_that_was_had_while_the_table_was_read_is_no_stray(
         scene.book.names[slot_id(A, 0)] = name  # its call has come back meanwhile
         return {name: Fence(name, "CREATED", str(A))}
 
-    monkeypatch.setattr(fences, "table", table)
-    await scene.around._look_at_fences(lambda: frozenset())
+    monkeypatch.setattr(fence_placement_groups, "table", table)
+    await scene.fences.look(lambda: frozenset())
     assert scene.dropped == [] and scene.book.names == {slot_id(A, 0): name}
 
 
@@ -114,12 +114,12 @@ async def test_leaving_drops_every_fence_of_the_pool(scene: Scene) -> None:
     known, stray = f"{prefix('p')}{A[:8]}:1", f"{prefix('p')}{A[:8]}:2"
     scene.table = {name: Fence(name, "CREATED", str(A)) for name in (known, stray)}
     scene.book.names = {slot_id(A, 0): known}
-    await scene.around.leave()
+    await scene.fences.leave()
     assert sorted(scene.dropped) == [known, stray] and scene.book.names == {}
 
 
 async def test_adoption_waits_for_ray_and_keeps_what_stands(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_watch, "ADOPT_RETRY_S", 0.01)
+    monkeypatch.setattr(fence_sync, "ADOPT_RETRY_S", 0.01)
     tries = 0
     name = f"{prefix('p')}{A[:8]}:x"
 
@@ -130,9 +130,9 @@ async def test_adoption_waits_for_ray_and_keeps_what_stands(scene: Scene, monkey
             raise ConnectionError("the GCS restarts")
         return {name: Fence(name, "CREATED", str(A))}
 
-    monkeypatch.setattr(fences, "table", table)
+    monkeypatch.setattr(fence_placement_groups, "table", table)
     scene.book.names = {slot_id(A, 0): name, slot_id(A, 1): "gone"}
-    await asyncio.wait_for(scene.around.adopt(), 10)
+    await asyncio.wait_for(scene.fences.adopt(), 10)
     assert tries == 3 and scene.book.names == {slot_id(A, 0): name}
 
 
@@ -207,7 +207,7 @@ async def test_a_gpu_that_a_placement_group_has_is_that_groups(scene: Scene, mon
         "5": group | {"name": "cpus", "bundles": {0: {"CPU": 1.0}}},
         "6": group | {"name": ""},
     }
-    monkeypatch.setattr(fences, "placement_group_table", lambda: table)
+    monkeypatch.setattr(fence_placement_groups, "placement_group_table", lambda: table)
     assert await scene.around.strangers((slot,)) == {slot: "the placement group 6, theirs"}
     assert agent.end_forgotten.calls == 0
 
@@ -220,7 +220,7 @@ async def test_a_gpu_that_nobody_has_is_on_a_lease_that_nobody_remembers_and_its
     agent: Any = scene.agents[A]
     agent.gpu_users, agent.end_forgotten = Asked({1: "ray::replica (pid 7)"}), Asked([4711])
     agent.end_outlived = Asked([])
-    monkeypatch.setattr(fences, "placement_group_table", dict)
+    monkeypatch.setattr(fence_placement_groups, "placement_group_table", dict)
     expected = {slots[0]: cluster_watch.FORGOTTEN, slots[1]: "ray::replica (pid 7)"}
     assert await scene.around.strangers(slots) == expected
     assert agent.end_forgotten.calls == 1

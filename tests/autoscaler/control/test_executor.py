@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.client.seat_actuator import SeatPlan
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, SlotId
-from ebbtide_autoscaler.control import executor, fences
+from ebbtide_autoscaler.control import executor, fence_placement_groups
 from ebbtide_autoscaler.control.executor import Executor, ExecutorPorts
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.core.tick.instructions import CloseSeat, DropFence, HoldFence, KillReplica, OpenSeat, RestoreJob
@@ -38,10 +38,10 @@ class Scene:
         self.recorded: list[tuple[SlotId, str]] = []
         self.dropped: list[str] = []
         self.living = {SEAT}
-        self.hold: Callable[..., Any] = lambda *_a, **_k: fences.Held({A0: "f0"}, ())
+        self.hold: Callable[..., Any] = lambda *_a, **_k: fence_placement_groups.Held({A0: "f0"}, ())
         monkeypatch.setattr(executor, "time", self.clock)
-        monkeypatch.setattr(fences, "hold", lambda *a, **k: self.hold(*a, **k))
-        monkeypatch.setattr(fences, "drop", self.dropped.append)
+        monkeypatch.setattr(fence_placement_groups, "hold", lambda *a, **k: self.hold(*a, **k))
+        monkeypatch.setattr(fence_placement_groups, "drop", self.dropped.append)
 
         async def record(slot: SlotId, name: str) -> None:
             self.recorded.append((slot, name))
@@ -185,7 +185,7 @@ async def test_an_arbiter_that_leaves_takes_no_fence_any_more(scene: Scene) -> N
 
 
 async def test_who_has_the_gpu_of_a_slot_without_a_fence_is_found_out(scene: Scene) -> None:
-    scene.hold = lambda *_a, **_k: fences.Held({}, (A0,))
+    scene.hold = lambda *_a, **_k: fence_placement_groups.Held({}, (A0,))
     await scene.tick(HoldFence(A0))
     assert scene.book.strangers == {A0: "ray::stranger (pid 7)"}
     assert scene.book.refused_until_s == {A0: scene.clock.now_s + executor.REFUSED_S}
@@ -200,9 +200,9 @@ async def test_a_node_counts_as_fencing_until_its_call_has_come_back(
     gate = threading.Event()
     monkeypatch.setattr(executor, "HOLD_S", 0.05)
 
-    def hang(*_a: object, **_k: object) -> fences.Held:
+    def hang(*_a: object, **_k: object) -> fence_placement_groups.Held:
         gate.wait(30)
-        return fences.Held({A0: "late"}, ())
+        return fence_placement_groups.Held({A0: "late"}, ())
 
     scene.hold = hang
     await scene.tick(HoldFence(A0))

@@ -24,7 +24,7 @@ from ebbtide_autoscaler.control import loop as loop_module
 from ebbtide_autoscaler.journal import ledger_io, ledger_session, records
 from ebbtide_autoscaler.journal.records import recover
 from tests.autoscaler.real_disk import CannotMount, RealDisk
-from tests.builders.arbiter import NoJobs, NoSurroundings
+from tests.builders.arbiter import NoCluster, NoJobs
 
 PATIENCE_S = 0.3  # instead of 5 s, for the test's sake
 SOON_S = 20.0  # this machine may be busy
@@ -58,7 +58,8 @@ def start(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """Starts arbiters, each in the place of the one before."""
     monkeypatch.setattr(loop_module, "load_serve", NoServe)
     monkeypatch.setattr(loop_module, "load_train", lambda _: NoJobs())
-    monkeypatch.setattr(loop_module, "ClusterWatch", NoSurroundings)
+    monkeypatch.setattr(loop_module, "ClusterWatch", NoCluster)
+    monkeypatch.setattr(loop_module, "FenceSync", NoCluster)
     monkeypatch.setattr(loop_module, "cluster_name", lambda: "one cluster")
     monkeypatch.setattr(ledger_session, "LEDGER_DEADLINE_S", PATIENCE_S)
     monkeypatch.setattr(ledger_session, "REOPEN_S", 0.1)

@@ -1,7 +1,7 @@
 """Which fences count, and which are removed."""
 
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide_autoscaler.control import fences
+from ebbtide_autoscaler.control import fence_placement_groups
 from ebbtide_autoscaler.control.fence_table import Fence, FenceTable, fallen, prefix, stands, strays
 from ebbtide_autoscaler.core.observe.observation import FenceView
 
@@ -48,10 +48,10 @@ def test_names_carry_pool_and_node_and_no_pool_reads_anothers(monkeypatch) -> No
             ]
         )
     }
-    monkeypatch.setattr(fences, "placement_group_table", lambda: entries)
-    assert list(fences.table("p")) == [f"{prefix('p')}{A[:8]}:1"]
-    assert list(fences.table("p-2")) == [f"{prefix('p-2')}{A[:8]}:1"]
-    assert fences.table("p")[f"{prefix('p')}{A[:8]}:1"].node_prefix == A[:8]
+    monkeypatch.setattr(fence_placement_groups, "placement_group_table", lambda: entries)
+    assert list(fence_placement_groups.table("p")) == [f"{prefix('p')}{A[:8]}:1"]
+    assert list(fence_placement_groups.table("p-2")) == [f"{prefix('p-2')}{A[:8]}:1"]
+    assert fence_placement_groups.table("p")[f"{prefix('p')}{A[:8]}:1"].node_prefix == A[:8]
 
 
 def test_nothing_of_a_dead_node_is_kept() -> None:

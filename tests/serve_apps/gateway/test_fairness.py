@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ebbtide.client.messages import RoutingTable, SeatRoute
-from ebbtide_serve.gateway.admission.hold import Hold, HoldLimits, Seated
+from ebbtide_serve.gateway.admission.held_requests import Hold, HoldLimits, Seated
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import SystemClock
 from ebbtide_serve.gateway.errors import Refusal

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ebbtide.storage.device.device_queue import queue_for
-from ebbtide.storage.device.device_transport import StagedTransport
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.memory.arena_pool import Arenas
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.objects.manifest import Kind

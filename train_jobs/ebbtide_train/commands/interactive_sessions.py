@@ -40,7 +40,7 @@ def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dic
     """One row for each session that has ever run here.
 
     Args:
-        status: the arbiter's; None: nobody answers, and what their keepers wrote last is all that is known.
+        status: the arbiter's; None: nobody answers, and what their supervisors wrote last is all that is known.
     """
     now_s = time.time()
     for name in sorted(_names(shared_dir / "train")):
@@ -75,7 +75,7 @@ def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dic
 
 
 def _remark(told: Mapping[str, Any]) -> str:
-    """What its owner should know: of a refusal, of what would be refused, or what its keeper said last."""
+    """What its owner should know: of a refusal, of what would be refused, or what its supervisor said last."""
     if refused := told.get("park_refused"):
         return str(refused)
     if why := told.get("cannot_park"):

@@ -1,6 +1,6 @@
 """Whether a job of the pool is a session, and who leads its process tree: from its folder on the shared directory.
 
-To the pool's books a session is a job of one rank; that rank is a keeper and not the tree that is parked.
+To the pool's books a session is a job of one rank; that rank is a supervisor and not the tree that is parked.
 """
 
 from dataclasses import dataclass

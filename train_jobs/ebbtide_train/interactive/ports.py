@@ -1,4 +1,4 @@
-"""What a keeper needs of others: its node's helper, its slot's lock, the pool's ear, a GPU's meter."""
+"""What a supervisor needs of others: its node's helper, its slot's lock, the pool's ear, a GPU's meter."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,12 +13,12 @@ STOP_S = 10.0  # from SIGTERM to SIGKILL: what container runtimes leave by defau
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """The same for every keeper of one session."""
+    """The same for every supervisor of one session."""
 
     name: str
     command: tuple[str, ...]
     cwd: str  # must be there on every node that it may run on
-    env: Mapping[str, str] = field(default_factory=dict)  # all of it; the keeper adds only the place on the slot
+    env: Mapping[str, str] = field(default_factory=dict)  # all of it; the supervisor adds only the place on the slot
     owner: str = "unassigned"
     idle: IdleRules = field(default_factory=IdleRules)
     stop_s: float = STOP_S

@@ -1,4 +1,4 @@
-"""The one rank of a session's job, in its Ray worker: a keeper, its gate, its lock, its helper.
+"""The one rank of a session's job, in its Ray worker: a supervisor, its gate, its lock, its helper.
 
 Everything that it is made of works without Ray; this only puts it together.
 """

@@ -1,7 +1,7 @@
 """The plan with which a decision begins: free slots, and which of them are kept for minima of jobs. Pure."""
 
+from ebbtide_autoscaler.core.jobs.owed_minima import minima_owed, reserve_minima
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
-from ebbtide_autoscaler.core.jobs.reservations import minima_owed, reserve_minima
 from ebbtide_autoscaler.core.plan.fair_share import Shares
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot

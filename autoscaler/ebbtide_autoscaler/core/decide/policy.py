@@ -22,10 +22,10 @@ from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, IdleDecision, s
 from ebbtide_autoscaler.core.decide.new_plan import begin_plan
 from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, ReplicaTarget, may_go, replica_targets
 from ebbtide_autoscaler.core.jobs.allocate import allocate_to_jobs
-from ebbtide_autoscaler.core.jobs.holds import park_held_jobs
+from ebbtide_autoscaler.core.jobs.held_jobs import park_held_jobs
+from ebbtide_autoscaler.core.jobs.node_drain import vacate
 from ebbtide_autoscaler.core.jobs.preemption_duration import with_ended
 from ebbtide_autoscaler.core.jobs.reclaim import reclaim as reclaim_from_jobs
-from ebbtide_autoscaler.core.jobs.reclaim import vacate
 from ebbtide_autoscaler.core.plan.inputs import Away, EndpointMemory, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.outdated import is_on_draining, why_outdated
 from ebbtide_autoscaler.core.plan.pending_reasons import PendingReasons

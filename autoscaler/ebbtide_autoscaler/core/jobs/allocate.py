@@ -17,8 +17,9 @@ from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide_autoscaler.core.demand.replica_target import COMING
+from ebbtide_autoscaler.core.jobs.owed_minima import on_their_way_back
 from ebbtide_autoscaler.core.jobs.parked_reservations import can_return, released_too_late, reserve_for_parked
-from ebbtide_autoscaler.core.jobs.queue import (
+from ebbtide_autoscaler.core.jobs.pending_groups import (
     Asks,
     PendingGroup,
     asks_of,
@@ -29,7 +30,6 @@ from ebbtide_autoscaler.core.jobs.queue import (
     waits_only,
     waits_since_s,
 )
-from ebbtide_autoscaler.core.jobs.reservations import on_their_way_back
 from ebbtide_autoscaler.core.jobs.slot_budget import SlotBudget, starves_now
 from ebbtide_autoscaler.core.jobs.starvation import preempt_for_starving
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots

@@ -12,8 +12,7 @@ from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState, SlotState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.step_aside import StepAside
-from ebbtide_autoscaler.core.jobs.step_aside import preempt
-from ebbtide_autoscaler.core.plan.job_order import job_order
+from ebbtide_autoscaler.core.jobs.preemption_move import preempt
 from ebbtide_autoscaler.core.plan.placement import may_lose
 from ebbtide_autoscaler.core.plan.plan import Plan
 from ebbtide_autoscaler.core.plan.protection import protected
@@ -88,25 +87,6 @@ def _slots(state: PoolState, job: JobRecord) -> Mapping[NodeId, int]:
     here = (slot for slot in job.gang if state.slots[slot].state is not SlotState.LOST)
     # guard: slots of a draining node are of no use to a replica
     return {node: count for node, count in on_nodes(here, 1).items() if node not in state.draining}
-
-
-def vacate(plan: Plan) -> None:
-    """Have jobs leave nodes that drain. A drain goes before their class, and they lose no step by it."""
-    state = plan.state
-    for job in sorted(state.jobs.values(), key=job_order) if state.draining else ():
-        name = job.spec.name
-        nodes = sorted({state.slots[slot].slot.node for slot in job.gang} & set(state.draining))
-        if not nodes or job.cancelled:
-            continue
-        why = f"node {nodes[0][:8]} drains ({state.draining[nodes[0]]})"
-        if job.state in (JobState.RUNNING, JobState.PARKED):
-            then = "stays aside, held by a person" if job.held else "goes on elsewhere"
-            plan.moves.append(StopJob(name, f"{why}: {then}", preempts=False))
-        elif job.state in (JobState.STARTING, JobState.RESUMING, JobState.PARKING):
-            plan.waits.append((name, f"{why}: it leaves when it is {_NEXT[job.state]}"))
-
-
-_NEXT = {JobState.STARTING: "running", JobState.RESUMING: "running", JobState.PARKING: "parked"}
 
 
 def room_for(plan: Plan, count: int) -> bool:

@@ -11,7 +11,7 @@ from ebbtide.pool.lookup.derived_maps import ordered
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.jobs.queue import Asks, queue_key, waits_since_s
+from ebbtide_autoscaler.core.jobs.pending_groups import Asks, queue_key, waits_since_s
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.plan import Plan

@@ -6,8 +6,8 @@ from ebbtide.pool.plural import many
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import SlotState
+from ebbtide_autoscaler.core.jobs.preemption_move import preempt
 from ebbtide_autoscaler.core.jobs.slot_budget import SlotBudget, running
-from ebbtide_autoscaler.core.jobs.step_aside import preempt
 from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.protection import protected
 

@@ -15,7 +15,7 @@ from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
-from ebbtide_autoscaler.core.jobs.holds import why_held
+from ebbtide_autoscaler.core.jobs.held_jobs import why_held
 from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, preemption_costs
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
 from ebbtide_autoscaler.core.observe.derive import derive_facts

@@ -1,9 +1,9 @@
 """What a slot lock's file says: who holds the lock, and which other processes its holder answers for. JSON.
 
-While somebody holds the lock, the lock is what counts. But a holder may use the GPU by a process tree of which it is
-no part: the keeper of a session. If everybody who held the lock for such a tree is killed, the lock is free at once and
-the tree lives on until its leader notices. So the holder names it here, and a lock that nobody holds counts as held as
-long as the tree that its file names may live. Emptied whenever the lock is let go in order.
+While somebody holds the lock, the lock is what counts. But a holder may use the GPU by a process tree of which it is no
+part: the supervisor of a session. If everybody who held the lock for such a tree is killed, the lock is free at once
+and the tree lives on until its leader notices. So the holder names it here, and a lock that nobody holds counts as held
+as long as the tree that its file names may live. Emptied whenever the lock is let go in order.
 
 Not guaranteed: that a tree is seen whose leader is killed too, of those that have left its process group.
 """

@@ -30,10 +30,11 @@ import torch
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.device.device_hash import DeviceHasher
 from ebbtide.storage.device.device_queue import DeviceQueue
-from ebbtide.storage.device.device_transport import Scatter, Source, device_errors
+from ebbtide.storage.device.device_transport import Source, device_errors
 from ebbtide.storage.device.gds_mode import STATS, counted_reads, modes
 from ebbtide.storage.device.kvikio_files import DeviceFile, DeviceFiles
 from ebbtide.storage.device.placements import Placement, Placements, rounded_out
+from ebbtide.storage.device.staged_transport import Scatter
 from ebbtide.storage.errors import FileTruncated, Refused, TransferFailed, TransferTimeout
 from ebbtide.storage.integrity.chunk_reread import read_again
 from ebbtide.storage.integrity.chunk_verification import Checked, ReadAgain, chunks_of, look_again

@@ -28,11 +28,12 @@ import torch
 
 from ebbtide.storage.bandwidth.traffic import Traffic
 from ebbtide.storage.device.device_queue import DeviceQueue, pinned_pool, queue_for
-from ebbtide.storage.device.device_transport import DeviceTransport, Source, StagedTransport
+from ebbtide.storage.device.device_transport import DeviceTransport, Source
 from ebbtide.storage.device.gds_probe import GdsVerdict, probe_gds
 from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
 from ebbtide.storage.device.kvikio_files import KvikioFiles
 from ebbtide.storage.device.placements import Placement
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.errors import FileTruncated, Refused, TransferFailed, TransferTimeout
 from ebbtide.storage.memory.buffer_pool import DEFAULT_COUNT, BufferPool
 from ebbtide.storage.posix.posix_calls import SystemCalls

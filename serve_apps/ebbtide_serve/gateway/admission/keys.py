@@ -16,7 +16,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from ebbtide.client.messages import KeyGrant, LimitShare
-from ebbtide_serve.gateway.admission.rate_limit import RateLimit
+from ebbtide_serve.gateway.admission.token_bucket import TokenBucket
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.errors import Refusal, too_busy, unavailable
 
@@ -28,8 +28,8 @@ NEVER_HEARD = -1
 class _Use:
     """What one key has used; survives a change of its secret and of other limits."""
 
-    requests: RateLimit | None = None
-    tokens: RateLimit | None = None
+    requests: TokenBucket | None = None
+    tokens: TokenBucket | None = None
     inflight: int = 0
 
 
@@ -105,12 +105,12 @@ class KeyRing:
                     if bucket is not None:
                         bucket.share(share.gateways)  # guard: gateways share a limit
 
-    def _kept(self, bucket: RateLimit | None, per_minute: int | None, now_ns: int) -> RateLimit | None:
+    def _kept(self, bucket: TokenBucket | None, per_minute: int | None, now_ns: int) -> TokenBucket | None:
         if per_minute is None:
             return None
         same = bucket is not None and bucket.per_minute == per_minute
         # guard: what a key has used survives new orders
-        return bucket if same else RateLimit(per_minute, self._share.gateways, now_ns)
+        return bucket if same else TokenBucket(per_minute, self._share.gateways, now_ns)
 
     def authenticate(self, authorization: str | None) -> KeyGrant | None:
         """The key of a request; None when the gateway is open.

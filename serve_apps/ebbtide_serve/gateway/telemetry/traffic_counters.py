@@ -7,7 +7,7 @@ stopped under traffic for that reason). At every instant arrivals = completed + 
 from dataclasses import dataclass, field
 
 from ebbtide.client.messages import LATENCY_WINDOW_S, Traffic
-from ebbtide_serve.gateway.admission.hold import Hold
+from ebbtide_serve.gateway.admission.held_requests import Hold
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock
 from ebbtide_serve.gateway.telemetry.sliding_window import Latest, SlidingWindow

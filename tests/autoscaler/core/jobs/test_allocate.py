@@ -30,7 +30,7 @@ from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.jobs.reservations import minima_owed
+from ebbtide_autoscaler.core.jobs.owed_minima import minima_owed
 from ebbtide_autoscaler.core.plan.fair_share import Team
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory, PolicyConfig, Snapshot
 from ebbtide_autoscaler.core.plan.job_order import job_order

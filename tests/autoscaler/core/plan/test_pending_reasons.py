@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.pool.events import Decision
-from ebbtide_autoscaler.core.jobs.queue import PendingGroup
+from ebbtide_autoscaler.core.jobs.pending_groups import PendingGroup
 from ebbtide_autoscaler.core.plan.pending_reasons import PendingReasons, SharedReason
 from tests.examples import examples
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ebbtide.storage.device.device_reading import load_tensors, read_to_device
-from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.device_transport import DeviceTransport
 from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
 from ebbtide.storage.device.placements import Placement, place
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
 from ebbtide.storage.objects.stored_file import StoredFile
 from ebbtide.storage.posix.posix_transport import PosixTransport

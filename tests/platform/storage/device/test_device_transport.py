@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ebbtide.storage.device.device_queue import DeviceQueue, HostQueue
-from ebbtide.storage.device.device_transport import DeviceTransport, StagedTransport
+from ebbtide.storage.device.device_transport import DeviceTransport
 from ebbtide.storage.device.placements import Placement, place
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.errors import Corrupt, FileTruncated, Refused, TransferFailed, TransferTimeout
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix.posix_transport import PosixTransport

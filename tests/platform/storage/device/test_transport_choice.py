@@ -10,10 +10,11 @@ import pytest
 
 from ebbtide.storage.device import transport_choice as choosing
 from ebbtide.storage.device.device_queue import HostQueue
-from ebbtide.storage.device.device_transport import DeviceTransport, Source, StagedTransport
+from ebbtide.storage.device.device_transport import DeviceTransport, Source
 from ebbtide.storage.device.gds_probe import GdsVerdict
 from ebbtide.storage.device.gds_transport import GdsSettings, GdsTransport
 from ebbtide.storage.device.placements import Placement
+from ebbtide.storage.device.staged_transport import StagedTransport
 from ebbtide.storage.device.transport_choice import (
     MOST_FAILURES,
     Choice,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.client.messages import KeyGrant, LimitShare
 from ebbtide_serve.gateway.admission.keys import Admission, KeyRing, duration
-from ebbtide_serve.gateway.admission.rate_limit import RateLimit
+from ebbtide_serve.gateway.admission.token_bucket import TokenBucket
 from ebbtide_serve.gateway.errors import Refusal
 from tests.examples import examples
 
@@ -277,7 +277,7 @@ def test_another_place_among_as_many_gateways_leaves_buckets_as_they_are() -> No
 def test_a_bucket_is_exact_to_the_nanosecond(limit: int, sharers: int, steps: list[tuple[int, int]]) -> None:
     """Against fractions: what is let through, and that waiting as told is enough, and a nanosecond less is not."""
     now_ns = 5
-    bucket = RateLimit(limit, sharers, now_ns)
+    bucket = TokenBucket(limit, sharers, now_ns)
     rate, full = Fraction(limit, 60 * 10**9 * sharers), max(Fraction(limit, sharers), Fraction(1))
     level = full
     taken: list[int] = []  # when

@@ -315,7 +315,7 @@ def test_a_revival_of_which_something_may_still_come_keeps_the_slot_beyond_its_k
     snapshots = FakeSnapshots(tmp_path / "run" / "session")
     snapshots.lose_revive = "later"
     second = Kept(tmp_path, chain(tmp_path / "c"), epoch=2, snapshots=snapshots).start()
-    with pytest.raises(CannotRevive, match="its warden keeps the slot"):
+    with pytest.raises(CannotRevive, match="its watchdog keeps the slot"):
         second.ends()
     assert second.place.is_complete(1)
     next_lock = SlotLock(tmp_path / "locks", SLOT, workload="next", epoch=9, ledger="l")
@@ -466,7 +466,7 @@ def test_a_lock_had_anew_speaks_for_a_tree_that_stayed_on_its_node(tmp_path: Pat
     kept.ends()
 
 
-@pytest.mark.parametrize("victim", ["leader", "warden"])
+@pytest.mark.parametrize("victim", ["leader", "watchdog"])
 def test_whoever_guards_it_is_killed_nothing_is_left_unwatched(tmp_path: Path, victim: str) -> None:
     kept = Kept(tmp_path, chain(tmp_path / "c", family=True)).start()
     running(kept, tmp_path / "c")

@@ -16,7 +16,7 @@ GPU_QUIET = 0.02  # NVML gives whole per cent, and 1 is seen on a GPU whose only
 
 
 class Action(Enum):
-    """What the session's keeper does now."""
+    """What the session's supervisor does now."""
 
     NOTHING = "nothing"
     WARN = "warn"  # tell the owner; again on every look until somebody was told

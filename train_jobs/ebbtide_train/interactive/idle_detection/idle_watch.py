@@ -14,7 +14,7 @@ AGAIN_S = 3600.0  # after a refused image: what hinders it seldom changes, and a
 
 
 class IdleWatch:
-    """One session's, over all its lives under one keeper.
+    """One session's, over all its lives under one supervisor.
 
     Args:
         session, owner: for the notices.
@@ -46,7 +46,7 @@ class IdleWatch:
         self._memory, self._next_s = Memory(), self._clock()
 
     def look(self, tree: Tree) -> Action:
-        """Look if it is time to; what follows for the keeper: PUT_ASIDE, or nothing."""
+        """Look if it is time to; what follows for the supervisor: PUT_ASIDE, or nothing."""
         now_s = self._clock()
         if self._rules.idle_after_s is None or now_s < self._next_s:
             return Action.NOTHING

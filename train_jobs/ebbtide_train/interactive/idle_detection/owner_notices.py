@@ -1,7 +1,7 @@
 """Telling a session's owner that it is about to be put aside: by webhook, by mail, or both.
 
 It is told when one of the ways has taken the notice in. Sending is a thread's work: a mail server that hangs must not
-keep the session's keeper from its orders.
+keep the session's supervisor from its orders.
 
 Not guaranteed: that anybody reads it; and that an owner gets it once only, where a server takes it in and its answer is
 lost.

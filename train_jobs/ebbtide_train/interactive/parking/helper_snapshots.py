@@ -203,7 +203,7 @@ class HelperSnapshots:
             time.sleep(_POLL_S)
 
     def _await_rest(self, image_dir: Path) -> None:
-        """Wait while something is under way on an image, which may have been begun for a keeper before this one.
+        """Wait while something is under way on an image, which may have been begun for a supervisor before this one.
 
         Raises:
             HelperError: nobody answers.

@@ -1,6 +1,6 @@
 """Asks now and then what would keep a session from being parked, so that it is known before anybody wants its slot.
 
-In a thread of its own: the keeper looks at its tree ten times a second, and a helper that hangs is slow to say so.
+In a thread of its own: the supervisor looks at its tree ten times a second, and a helper that hangs is slow to say so.
 """
 
 import threading
@@ -12,7 +12,7 @@ EVERY_S = 15.0  # a look reads /proc: milliseconds for each process; a person wh
 
 
 class HindranceWatch:
-    """One session's, over all its lives under one keeper.
+    """One session's, over all its lives under one supervisor.
 
     Args:
         ask: what is in the way now; may take long, never raises.

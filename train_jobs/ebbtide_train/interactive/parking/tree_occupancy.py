@@ -1,7 +1,7 @@
-"""A session's hold on its slot: the lock, the warden that shares it, and the tree that they answer for.
+"""A session's hold on its slot: the lock, the watchdog that shares it, and the tree that they answer for.
 
-Order is the point, as in ``session.occupancy``. Taking: lock, then warden, then processes. Leaving: processes, warden,
-and the lock last, so that whoever gets the lock next finds nothing.
+Order is the point, as in ``session.occupancy``. Taking: lock, then watchdog, then processes. Leaving: processes,
+watchdog, and the lock last, so that whoever gets the lock next finds nothing.
 """
 
 import os
@@ -22,7 +22,7 @@ POLL_S = 0.01
 
 
 class TreeOccupancy:
-    """One session's, over all the leases that it gets from one keeper."""
+    """One session's, over all the leases that it gets from one supervisor."""
 
     def __init__(self, place: SessionFolder, lock_for: LockFor) -> None:
         self._place, self._lock_for = place, lock_for
@@ -74,7 +74,7 @@ class TreeOccupancy:
         """A tree is about to be revived: from now on somebody answers for it.
 
         Raises:
-            CannotStart: its warden does not run.
+            CannotStart: its watchdog does not run.
         """
         assert self._lock is not None, "no process before the lock"
         self._place.write("keeper", me())
@@ -98,8 +98,8 @@ class TreeOccupancy:
         found = this_process(self._expected.pid)
         return found if found is not None and found.started >= self._expected.started else None
 
-    def leave_to_warden(self) -> None:
-        """What is expected may still come, and nobody knows when: the warden ends it, and keeps the lock until then."""
+    def leave_to_watchdog(self) -> None:
+        """What is expected may still come: the watchdog ends it then, and keeps the lock until it has."""
         assert self._post is not None and self._lock is not None, "expected first"
         self._post.close()
         self._lock.hand_over()
@@ -113,7 +113,7 @@ class TreeOccupancy:
         self._answer_for(leader)  # guard: a tree that was revived is named in its slot's lock as it is now
 
     def guarded(self) -> bool:
-        """Whether the warden lives."""
+        """Whether the watchdog lives."""
         return self._post is not None and self._post.alive()
 
     def end(self, stop_s: float) -> None:
@@ -133,7 +133,7 @@ class TreeOccupancy:
 
     def left(self) -> None:
         """Nothing of the tree is on this node any more."""
-        assert self.tree is None or self.tree.gone(), "a tree that lives keeps its warden"
+        assert self.tree is None or self.tree.gone(), "a tree that lives keeps its watchdog"
         if self._post is not None:
             if self.tree is None:
                 self._post.dismiss()

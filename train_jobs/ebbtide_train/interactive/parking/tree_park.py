@@ -42,10 +42,10 @@ def image(snapshots: Snapshots, place: SessionFolder, occupation: TreeOccupancy,
 def revive(
     snapshots: Snapshots, place: SessionFolder, occupation: TreeOccupancy, number: int, gpu_map: Mapping[str, str]
 ) -> Process:
-    """Make image ``number`` run again under a warden, on the GPU that it left or that ``gpu_map`` names.
+    """Make image ``number`` run again under a watchdog, on the GPU that it left or that ``gpu_map`` names.
 
     Raises:
-        CannotRevive: nothing of it runs, or its warden ends what still comes; the image is as it was.
+        CannotRevive: nothing of it runs, or its watchdog ends what still comes; the image is as it was.
         SessionCrashed: what runs of it cannot be ended: the lock stays.
     """
     if not place.is_complete(number):
@@ -56,8 +56,8 @@ def revive(
     except OutcomeUnknown as error:
         came = occupation.came()
         if came is None and not error.over:
-            occupation.leave_to_warden()
-            raise CannotRevive(f"{error}; its warden keeps the slot, and ends what still comes of it") from error
+            occupation.leave_to_watchdog()
+            raise CannotRevive(f"{error}; its watchdog keeps the slot, and ends what still comes of it") from error
         if came is not None:
             occupation.revived(came)
         occupation.end(0.0)  # half of it may be there; the image still is all of it

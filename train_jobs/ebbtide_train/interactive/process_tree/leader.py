@@ -1,13 +1,13 @@
 """The first process of a session's tree. Run by its path with ``python -I -S``: standard library only, small, no fds.
 
-``leader.py FOLDER`` waits on standard input for the word that its keeper has written down whose it is; without the
+``leader.py FOLDER`` waits on standard input for the word that its supervisor has written down whose it is; without the
 word it ends. Then it starts the command of ``FOLDER/spec.json``, adopts every orphan of it (subreaper), writes
 ``FOLDER/exit.json`` when the command has ended, and ends when nobody is left below it. It becomes part of the
 session's image and comes back with it, so what it knows must be found in files: who keeps the session stands in
-``FOLDER/keeper.json`` and is read again whenever the keeper known so far is gone. With no keeper left it kills
-everything below it and itself: the warden does so too, and this holds if both were killed.
+``FOLDER/keeper.json`` and is read again whenever the supervisor known so far is gone. With no supervisor left it kills
+everything below it and itself: the watchdog does so too, and this holds if both were killed.
 
-A keeper in another pid namespace cannot be seen from here; then its death is the warden's to notice.
+A supervisor in another pid namespace cannot be seen from here; then its death is the watchdog's to notice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if MYPY:  # typing itself is not loaded: what is loaded here is in every image
     from typing import Any, NoReturn
 
 GO = b"g"  # on standard input
-LOOK_S = 0.5  # between looks for the keeper; also what a tree without keeper and warden may live on
+LOOK_S = 0.5  # between looks for the supervisor; also what a tree without supervisor and watchdog may live on
 PR_SET_CHILD_SUBREAPER = 36
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SAME_TICKS = 2  # start times of one process, seen from two time namespaces, differ by what was rounded

@@ -49,7 +49,7 @@ class Tree:
 
     Args:
         leader: the first of them.
-        above: a process whose children all belong to the tree, and which does not itself: its warden.
+        above: a process whose children all belong to the tree, and which does not itself: its watchdog.
     """
 
     def __init__(self, leader: Process, *, above: int | None = None) -> None:

@@ -1,14 +1,14 @@
-"""The warden of a session: shares the keeper's slot lock and ends the tree when the keeper is gone.
+"""The watchdog of a session: shares the supervisor's slot lock and ends the tree when the supervisor is gone.
 
-Its own process, and no child of the keeper's: Ray kills the children of a worker that it kills. It leaves when no
+Its own process, and no child of the supervisor's: Ray kills the children of a worker that it kills. It leaves when no
 process of the tree is left, and never before: so the slot lock, which it shares, proves that the slot is free.
 
-Started by ``watchdog_client``. It hears of the keeper's death by the end of their socket. Messages on it are JSON, a
-packet each: first one from here, ``{"pid", "started"}`` of the leader or ``{"error"}``; then to here, of a tree that is
-revived, ``{"watch": {"pid", "started"}}``, or ``{"dismiss": true}`` if nothing came of it. One that comes with a
+Started by ``watchdog_client``. It hears of the supervisor's death by the end of their socket. Messages on it are JSON,
+a packet each: first one from here, ``{"pid", "started"}`` of the leader or ``{"error"}``; then to here, of a tree that
+is revived, ``{"watch": {"pid", "started"}}``, or ``{"dismiss": true}`` if nothing came of it. One that comes with a
 descriptor replaces the shared lock.
 
-If keeper and warden are killed together, the tree lives until its leader notices, half a second at most (see
+If supervisor and watchdog are killed together, the tree lives until its leader notices, half a second at most (see
 ``leader``); until then the lock's file speaks for it (see ``ebbtide.agent.slot_locks.lock_content``).
 """
 
@@ -46,7 +46,7 @@ class Watchdog:
         self._tree, self._expected, self._within_s = tree, expected, within_s
 
     def serve(self) -> None:
-        """Until the tree is gone, by itself or, once the keeper is, by our hand."""
+        """Until the tree is gone, by itself or, once the supervisor is, by our hand."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         while poll.poll(LOOK_S * 1000) == [] or self._heard():
@@ -66,7 +66,7 @@ class Watchdog:
         return _reap_all()
 
     def _heard(self) -> bool:
-        """Take in one message; False: the keeper is gone."""
+        """Take in one message; False: the supervisor is gone."""
         try:
             packet, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
         except OSError:
@@ -92,7 +92,7 @@ class Watchdog:
 
 def start_leader(folder: Path) -> Process:
     """Start the tree of ``folder``: a process session of its own, with no descriptor of ours but standard input, where
-    it waits for the keeper's word.
+    it waits for the supervisor's word.
 
     Raises:
         OSError: it cannot be started.
@@ -117,7 +117,7 @@ def start_leader(folder: Path) -> Process:
 
 
 def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
-    """Leave the keeper's family, start the tree unless it is ``expected`` (``PID:TICKS:SECONDS``), and guard it."""
+    """Leave the supervisor's family, start the tree unless it is ``expected`` (``PID:TICKS:SECONDS``), and guard it."""
     for descriptor in (control_fd, lock_fd):
         os.set_inheritable(descriptor, False)
     if os.fork():
@@ -129,7 +129,7 @@ def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
     control = socket.socket(fileno=control_fd)
     if expected:
         pid, ticks, within_s = expected.split(":")
-        warden = Watchdog(control, lock_fd, None, Process(int(pid), int(ticks)), float(within_s))
+        watchdog = Watchdog(control, lock_fd, None, Process(int(pid), int(ticks)), float(within_s))
         said = {"pid": os.getpid()}
     else:
         try:
@@ -137,11 +137,11 @@ def main(control_fd: int, lock_fd: int, folder: Path, expected: str) -> None:
         except OSError as error:
             control.sendall(json.dumps({"error": str(error)}).encode())
             return
-        warden = Watchdog(control, lock_fd, Tree(leader, above=os.getpid()), None)
+        watchdog = Watchdog(control, lock_fd, Tree(leader, above=os.getpid()), None)
         said = {"pid": leader.pid, "started": leader.started}
-    with suppress(OSError):  # a keeper that is gone already is noticed below
+    with suppress(OSError):  # a supervisor that is gone already is noticed below
         control.sendall(json.dumps(said).encode())
-    warden.serve()
+    watchdog.serve()
 
 
 def _reap() -> bool:

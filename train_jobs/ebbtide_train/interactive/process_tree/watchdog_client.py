@@ -1,6 +1,6 @@
-"""The keeper's end of the warden: starts one, and sees whether it lives.
+"""The supervisor's end of the watchdog: starts one, and sees whether it lives.
 
-Not guaranteed: that somebody notices at once who kills the warden; the keeper looks ten times a second.
+Not guaranteed: that somebody notices at once who kills the watchdog; the supervisor looks ten times a second.
 """
 
 import json
@@ -21,14 +21,14 @@ _MESSAGE_BYTES = 4096
 
 
 class WatchdogClient:
-    """One warden. Its life is that of one tree: from its start, or revival, to its end or its image."""
+    """One watchdog. Its life is that of one tree: from its start, or revival, to its end or its image."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
 
     @classmethod
     def start(cls, place: SessionFolder, lock: int, waits: int) -> tuple["WatchdogClient", Process]:
-        """Start the tree of ``place`` under a warden that shares descriptor ``lock``; gives the tree's leader too.
+        """Start the tree of ``place`` under a watchdog that shares descriptor ``lock``; gives the tree's leader too.
 
         The leader runs nothing before it reads `leader.GO` from descriptor ``waits``, and ends where that ends.
 
@@ -42,10 +42,10 @@ class WatchdogClient:
     def await_revival(
         cls, place: SessionFolder, lock: int, *, pid: int, since: int, within_s: float
     ) -> "WatchdogClient":
-        """A warden for a tree that is about to be revived, whose leader will have ``pid``; ``since`` in ticks.
+        """A watchdog for a tree that is about to be revived, whose leader will have ``pid``; ``since`` in ticks.
 
         Args:
-            within_s: how long that may take; the warden waits for it even if the keeper is gone.
+            within_s: how long that may take; the watchdog waits for it even if the supervisor is gone.
 
         Raises:
             CannotStart: it does not run.
@@ -72,7 +72,7 @@ class WatchdogClient:
             )
         except (OSError, subprocess.SubprocessError) as error:
             mine.close()
-            raise CannotStart(f"its warden cannot be started: {error}; see {place.keeper_log}") from error
+            raise CannotStart(f"its watchdog cannot be started: {error}; see {place.keeper_log}") from error
         finally:
             theirs.close()
             os.close(log)
@@ -84,11 +84,11 @@ class WatchdogClient:
 
     def watch(self, leader: Process) -> None:
         """The tree has been revived: this is its leader."""
-        with suppress(OSError):  # it is gone: the keeper's next look says so
+        with suppress(OSError):  # it is gone: the supervisor's next look says so
             self._control.sendall(json.dumps({"watch": asdict(leader)}).encode())
 
     def dismiss(self) -> None:
-        """Nothing was revived: whatever gets that pid from now on is not the warden's."""
+        """Nothing was revived: whatever gets that pid from now on is not the watchdog's."""
         with suppress(OSError):
             self._control.sendall(json.dumps({"dismiss": True}).encode())
 
@@ -98,7 +98,7 @@ class WatchdogClient:
             socket.send_fds(self._control, [b"{}"], [lock])
 
     def alive(self) -> bool:
-        """Whether the warden lives."""
+        """Whether the watchdog lives."""
         readable, _, _ = select.select([self._control], [], [], 0.0)
         if not readable:
             return True
@@ -108,7 +108,7 @@ class WatchdogClient:
             return False
 
     def close(self) -> None:
-        """Leave the tree to the warden, which ends whatever is left of it."""
+        """Leave the tree to the watchdog, which ends whatever is left of it."""
         self._control.close()
 
 

@@ -1,7 +1,7 @@
-"""What became of a session so far, as written beside its images; and how the next keeper begins. Pure.
+"""What became of a session so far, as written beside its images; and how the next supervisor begins. Pure.
 
-The record is written *before* each thing that it speaks of (started, imaged), so whatever a keeper was killed in the
-middle of, the next one knows what may have happened, and looks which it was.
+The record is written *before* each thing that it speaks of (started, imaged), so whatever a supervisor was killed in
+the middle of, the next one knows what may have happened, and looks which it was.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Life(Enum):
 
 
 class How(Enum):
-    """What a new keeper does first."""
+    """What a new supervisor does first."""
 
     START = "start"
     REVIVE = "revive"
@@ -60,7 +60,7 @@ class Record:
                 images=int(found["images"]),
                 code=None if found["code"] is None else int(found["code"]),
                 outcome=str(found["outcome"]),
-                gpu=str(found.get("gpu", "")),  # a keeper of before wrote none
+                gpu=str(found.get("gpu", "")),  # a supervisor of before wrote none
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"record.json lacks {error}; remove the folder to begin the session anew") from error
@@ -85,7 +85,7 @@ class Beginning:
 
 
 def begin(record: Record | None, found: Found, *, command: str) -> Beginning:
-    """How the next keeper goes on. Nothing of the session runs any more when this is asked.
+    """How the next supervisor goes on. Nothing of the session runs any more when this is asked.
 
     Raises:
         ValueError: the folder has an image of another command.

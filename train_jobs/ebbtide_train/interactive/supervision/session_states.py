@@ -1,4 +1,4 @@
-"""Where a session stands with its keeper: one table, and what the pool is told in each state."""
+"""Where a session stands with its supervisor: one table, and what the pool is told in each state."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -24,7 +24,7 @@ TABLE: Mapping[SessionState, Mapping[SessionState, str]] = {
     SessionState.NEW: {
         SessionState.STARTING: "granted a slot, and there is no image of it",
         SessionState.RESUMING: "granted a slot, and there is an image of it",
-        SessionState.OVER: "it has ended, or was lost, under an earlier keeper",
+        SessionState.OVER: "it has ended, or was lost, under an earlier supervisor",
     },
     SessionState.STARTING: {
         SessionState.RUNNING: "its leader lives",

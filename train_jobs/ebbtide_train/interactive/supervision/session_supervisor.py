@@ -1,4 +1,4 @@
-"""The keeper of a session: obeys the pool, looks after the process tree, and never loses what it cannot replace.
+"""The supervisor of a session: obeys the pool, looks after the process tree, and never loses what it cannot replace.
 
 It asks nobody before it has looked: a session that cannot be put into an image is never given up for being idle, and
 runs on when the pool asks for its slot. Then the pool alone may end it, after the grace.
@@ -35,17 +35,17 @@ TAIL_CHARS = 1500  # of its log, in the outcome of a session that failed
 
 
 class End(Enum):
-    """Why a keeper returns."""
+    """Why a supervisor returns."""
 
     FINISHED = "finished"  # its command has ended with 0
     FAILED = "failed"  # with another code, or it could not be started, or it is lost
-    LEFT = "left"  # its image goes on under another keeper
+    LEFT = "left"  # its image goes on under another supervisor
     CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a session, or this keeper's part of it, ended; ``text`` is for people."""
+    """How a session, or this supervisor's part of it, ended; ``text`` is for people."""
 
     end: End
     text: str
@@ -131,7 +131,8 @@ class SessionSupervisor:
         known = self._place.read("record")
         before = None if known is None else Record.from_json(known)
         if before is not None and before.life is Life.IMAGING:
-            # A helper goes on when a keeper dies: what it had begun may come to stand, and would be all of the session.
+            # A helper goes on when a supervisor dies: what it had begun may come to stand, and would be all of the
+            # session.
             self._snapshots.settled(self._place.image(before.images + 1))
         exited = self._place.read("exit")
         found = Found(
@@ -183,7 +184,7 @@ class SessionSupervisor:
             if exited is not None:
                 return self._finish(int(exited["code"]))
         if not leader_lives or not self._occupation.guarded():
-            who = "warden" if leader_lives else "leader"
+            who = "watchdog" if leader_lives else "leader"
             self._to(SessionState.ENDING)
             raise SessionCrashed(f"session {self._spec.name}: its {who} process was killed")
         if self._voice.hindered(self._hindrances.found):
@@ -277,7 +278,7 @@ class SessionSupervisor:
         try:
             self._snapshots.return_to_gpu(tree.leader, self._moved())
         except (CannotRevive, OutcomeUnknown) as error:
-            # Off its GPU it is whole, in host memory. Nobody but this keeper has it: as an image it outlives that.
+            # Off its GPU it is whole, in host memory. Nobody but this supervisor has it: as an image it outlives that.
             try:
                 self._image()
             except CannotPark as worse:

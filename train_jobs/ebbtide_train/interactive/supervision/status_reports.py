@@ -1,4 +1,4 @@
-"""What a keeper tells: the pool, by reports of its one rank; and people, by a small file.
+"""What a supervisor tells: the pool, by reports of its one rank; and people, by a small file.
 
 Of a session a *step* is one life of it: from a start or revival to the next image. So it is durable when its image
 stands, a stop without one counts as a crash, and a crash costs the steps since.

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 
-from ebbtide.storage.checkpoints.manager.commit import commit_directory
+from ebbtide.storage.checkpoints.manager.directory_seal import seal_directory
 from ebbtide.storage.checkpoints.run_directory.checkpoint_contents import open_directory
 from ebbtide.storage.checkpoints.run_directory.checkpoint_space import describe_lack, measure, needed_bytes, reserve
 from ebbtide.storage.checkpoints.run_directory.cleanup import Cleaner
@@ -205,7 +205,7 @@ class Saving:
             content_hash=self.staging.hashing.content_kind,
             files=tuple(files),
         )
-        commit_directory(self._work, manifest, self._ports.disk)
+        seal_directory(self._work, manifest, self._ports.disk)
         return manifest
 
     def _place(self, manifest: Manifest) -> None:

@@ -7,7 +7,7 @@ seconds at most ``limit * (1 + t / 60)`` pass. Several gateways that share a lim
 MINUTE_NS = 60 * 10**9
 
 
-class RateLimit:
+class TokenBucket:
     """``per_minute`` whole things, shared by ``sharers`` gateways; may be overdrawn, which then has to fill first."""
 
     def __init__(self, per_minute: int, sharers: int, now_ns: int) -> None:

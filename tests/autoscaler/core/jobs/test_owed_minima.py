@@ -30,7 +30,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
-from ebbtide_autoscaler.core.jobs.reservations import minima_owed, reserve_minima
+from ebbtide_autoscaler.core.jobs.owed_minima import minima_owed, reserve_minima
 from ebbtide_autoscaler.core.plan.fair_share import Shares, Team
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.policy import (

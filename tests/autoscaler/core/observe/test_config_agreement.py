@@ -26,7 +26,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import NodeId, RecordId, SeatId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.reconcile_config import reconcile_config, unsettled
+from ebbtide_autoscaler.core.observe.config_agreement import config_events, unsettled
 
 NODE, SEAT = NodeId("n"), SeatId("chat/0")
 S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
@@ -48,7 +48,7 @@ def fold(state: PoolState, *bodies: Body) -> PoolState:
 
 
 def settle(state: PoolState, config: PoolFile) -> PoolState:
-    return fold(state, *reconcile_config(config, state, may_move=True))
+    return fold(state, *config_events(config, state, may_move=True))
 
 
 EMPTY = fold(
@@ -63,8 +63,8 @@ SERVING = fold(settle(EMPTY, CHAT), GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT
 
 
 def test_a_pool_that_agrees_is_left_alone() -> None:
-    assert [type(event) for event in reconcile_config(CHAT, EMPTY, may_move=True)] == [EndpointDeclared]
-    assert reconcile_config(CHAT, SERVING, may_move=True) == ()
+    assert [type(event) for event in config_events(CHAT, EMPTY, may_move=True)] == [EndpointDeclared]
+    assert config_events(CHAT, SERVING, may_move=True) == ()
     assert unsettled(CHAT, SERVING) == {}
 
 
@@ -81,20 +81,20 @@ def test_another_model_makes_the_replica_stale_and_only_that_is_left_to_do() -> 
     assert unsettled(other, SERVING) == {"chat": []}, "not yet declared"
     after = settle(SERVING, other)
     assert unsettled(other, after) == {"chat": ["chat/0"]}
-    assert reconcile_config(other, after, may_move=True) == (), "rolling is the policy's business"
+    assert config_events(other, after, may_move=True) == (), "rolling is the policy's business"
 
 
 @pytest.mark.proves("a retiring endpoint wants no replica")
 def test_a_warm_endpoint_that_is_not_named_any_more_drains_and_then_goes() -> None:
     none = a_file()
-    first = reconcile_config(none, SERVING, may_move=True)
+    first = config_events(none, SERVING, may_move=True)
     assert [type(event) for event in first] == [EndpointDeclared, DrainSeat]
     draining = fold(SERVING, *first)
     assert next(iter(draining.endpoints.values())).spec.replicas_max == 0, "or the policy would start another replica"
-    assert reconcile_config(none, draining, may_move=True) == ()
+    assert config_events(none, draining, may_move=True) == ()
     assert unsettled(none, draining) == {"chat": ["chat/0"]}
     empty = fold(draining, SeatStopped(SEAT, "drained"), SlotFreed(S0), SeatGone(SEAT))
-    assert [type(event) for event in reconcile_config(none, empty, may_move=True)] == [EndpointRemoved]
+    assert [type(event) for event in config_events(none, empty, may_move=True)] == [EndpointRemoved]
     assert unsettled(none, settle(empty, none)) == {}
 
 
@@ -102,21 +102,21 @@ def test_a_warm_endpoint_that_is_not_named_any_more_drains_and_then_goes() -> No
 def test_a_frozen_or_observing_pool_drains_nothing_for_its_file() -> None:
     for may_move in (True, False):
         drains = [
-            event for event in reconcile_config(a_file(), SERVING, may_move=may_move) if isinstance(event, DrainSeat)
+            event for event in config_events(a_file(), SERVING, may_move=may_move) if isinstance(event, DrainSeat)
         ]
         assert bool(drains) is may_move
 
 
 def test_an_endpoint_that_comes_back_while_it_retires_is_declared_anew() -> None:
     retiring = settle(SERVING, a_file())
-    assert [type(event) for event in reconcile_config(CHAT, retiring, may_move=True)] == [EndpointDeclared]
+    assert [type(event) for event in config_events(CHAT, retiring, may_move=True)] == [EndpointDeclared]
     assert settle(retiring, CHAT).endpoints == SERVING.endpoints
 
 
 @pytest.mark.proves("an endpoint changes its number of slots when its last replica is gone")
 def test_another_number_of_slots_waits_until_no_replica_has_the_old_one() -> None:
     two = a_file({"gpus_per_replica": 2})
-    first = reconcile_config(two, SERVING, may_move=True)
+    first = config_events(two, SERVING, may_move=True)
     assert [type(event) for event in first] == [EndpointDeclared, DrainSeat]
     draining = fold(SERVING, *first)
     assert next(iter(draining.endpoints.values())).spec.slots_per_replica == 1

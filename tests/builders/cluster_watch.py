@@ -13,8 +13,9 @@ from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide.system.code_digest import code_digest
-from ebbtide_autoscaler.control import agent_handles, fences
+from ebbtide_autoscaler.control import agent_handles, fence_placement_groups
 from ebbtide_autoscaler.control.cluster_watch import ClusterWatch
+from ebbtide_autoscaler.control.fence_sync import FenceSync
 from ebbtide_autoscaler.control.fence_table import Fence, FenceTable
 from ebbtide_autoscaler.control.inbox import Inbox, heard
 
@@ -102,12 +103,13 @@ class Scene:
 
         monkeypatch.setattr(ray, "nodes", lambda: self.nodes)
         monkeypatch.setattr(ray, "get_runtime_context", Context)
-        monkeypatch.setattr(fences, "table", lambda pool: dict(self.table))
-        monkeypatch.setattr(fences, "drop", drop)
+        monkeypatch.setattr(fence_placement_groups, "table", lambda pool: dict(self.table))
+        monkeypatch.setattr(fence_placement_groups, "drop", drop)
         monkeypatch.setattr(agent_handles, "start_agent", start_agent)
         monkeypatch.setattr(agent_handles, "stop_agent", self.stopped.append)
         monkeypatch.setattr(ray, "kill", lambda agent, no_restart: self.killed.append(agent))
-        self.around = ClusterWatch("p", self.reports, self.book, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
+        self.fences = FenceSync("p", self.book)
+        self.around = ClusterWatch(self.reports, self.book, self.fences, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
 
     async def look(self) -> list[Any]:
         await self.around._look_at_nodes(1000, self.state)

@@ -13,7 +13,7 @@ from ebbtide.pool.ids import JobName
 from ebbtide.pool.lookup.derived_maps import chosen
 from ebbtide.pool.state import Hold, JobRecord
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.jobs.step_aside import preempt
+from ebbtide_autoscaler.core.jobs.preemption_move import preempt
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 

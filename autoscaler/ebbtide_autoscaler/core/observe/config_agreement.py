@@ -20,7 +20,7 @@ from ebbtide.pool.transitions import SEAT_PARKS, SeatState
 MAY_DRAIN = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY}) | SEAT_PARKS
 
 
-def reconcile_config(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, ...]:
+def config_events(config: PoolFile, state: PoolState, *, may_move: bool) -> tuple[Body, ...]:
     """The events that are still missing; () when the pool agrees with the file, or comes to by itself.
 
     Args:
@@ -58,7 +58,7 @@ def _fits(state: PoolState, known: EndpointRecord, slots: int) -> bool:
 def retire(state: PoolState, known: EndpointRecord, why: str, may_move: bool) -> Iterator[EndpointDeclared | DrainSeat]:
     """What has an endpoint have no replica any more, as far as it is not asked for yet.
 
-    ``may_move``: see `reconcile_config`.
+    ``may_move``: see `config_events`.
     """
     if known.spec.replicas_max:  # guard: a retiring endpoint wants no replica
         yield EndpointDeclared(replace(known.spec, replicas_min=0, replicas_max=0))
@@ -77,7 +77,7 @@ def unsettled(config: PoolFile, state: PoolState) -> dict[str, list[str]]:
     An endpoint that is still to be declared or removed is named with no seats.
     """
     found: dict[str, list[str]] = {}
-    for event in reconcile_config(config, state, may_move=False):
+    for event in config_events(config, state, may_move=False):
         name = event.spec.name if isinstance(event, EndpointDeclared) else getattr(event, "endpoint", "")
         found[str(name)] = []
     wanted = {endpoint.name for endpoint in config.endpoints}

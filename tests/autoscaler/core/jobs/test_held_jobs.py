@@ -30,7 +30,7 @@ from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
-from ebbtide_autoscaler.core.jobs.reservations import is_owed
+from ebbtide_autoscaler.core.jobs.owed_minima import is_owed
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals, Memory
 from ebbtide_autoscaler.core.tick.tick import World, tick

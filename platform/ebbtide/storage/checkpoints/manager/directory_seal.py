@@ -14,7 +14,7 @@ from ebbtide.storage.objects.manifest import Manifest, commit_bytes
 from ebbtide.storage.objects.object_contents import read_index
 
 
-def commit_directory(work: Path, manifest: Manifest, disk: Disk) -> None:
+def seal_directory(work: Path, manifest: Manifest, disk: Disk) -> None:
     """Check what was staged, remove what does not belong, write manifest and COMMIT, and sync.
 
     Raises:
