@@ -23,7 +23,7 @@ from benchmarks.rows import versions
 from ebbtide_simulator.play import play
 from ebbtide_simulator.policies.contenders import CONTENDERS, LYRA, ORACLE, OURS, STATIC
 from ebbtide_simulator.report.tables import goal_of
-from ebbtide_simulator.scenes.given import given
+from ebbtide_simulator.scenes.given import load_inputs
 from evidence.again import in_turn
 from evidence.provenance import RESULTS
 from evidence.result_file import load, write
@@ -146,7 +146,7 @@ def measured(
         drawn = acme.written(traces / ACME, Path("out"), gpus=part.acme_gpus, days=DRAWN_DAYS, seed=0)
         jobs.append((drawn, 1.0, 0.0))
     serving = [(traces / name, factor, day) for name, factor, day in part.serving]
-    file, inputs = given(CONFIGS / f"simulate_{part.slots}.yaml", serving, jobs)
+    file, inputs = load_inputs(CONFIGS / f"simulate_{part.slots}.yaml", serving, jobs)
     run = file.run.model_copy(update={"hours_max": hours, "noise": part.noise, "requests": part.requests})
     file = file.model_copy(update={"run": run})
     report, figures = play(

@@ -21,13 +21,13 @@ from typing import Any
 
 from benchmarks.policy import CONFIGS, PARTS
 from benchmarks.rows import versions
-from ebbtide_simulator.played.one_run import played
+from ebbtide_simulator.played.one_run import play_one
 from ebbtide_simulator.policies.contenders import CONTENDERS, CONTROLS, ORACLE, OURS, knobs_of
 from ebbtide_simulator.policies.knobs import Knobs
 from ebbtide_simulator.report.bars import SLO
 from ebbtide_simulator.report.frontier import point
 from ebbtide_simulator.scenes.file import SimulationFile
-from ebbtide_simulator.scenes.given import given
+from ebbtide_simulator.scenes.given import load_inputs
 from ebbtide_simulator.scenes.scene import Inputs
 from evidence.provenance import RESULTS
 
@@ -73,7 +73,7 @@ def chosen(points: Sequence[Point]) -> Point:
 
 def played_at(file: SimulationFile, inputs: Inputs, name: str, knobs: Knobs) -> Point:
     """One run."""
-    return point(knobs, played(file, inputs, name, SEED, knobs).figures)
+    return point(knobs, play_one(file, inputs, name, SEED, knobs).figures)
 
 
 def is_at(one: Mapping[str, Any], knobs: Knobs) -> bool:
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     part = PARTS[PART]
-    file, inputs = given(
+    file, inputs = load_inputs(
         CONFIGS / f"simulate_{part.slots}.yaml",
         [(options.traces / name, factor, day) for name, factor, day in part.serving],
         [(options.traces / name, factor, day) for name, factor, day in part.jobs],

@@ -113,7 +113,7 @@ def simulate(
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
 
     from ebbtide_simulator import play  # noqa: PLC0415
-    from ebbtide_simulator.scenes.given import given, given_ledger  # noqa: PLC0415
+    from ebbtide_simulator.scenes.given import load_inputs, load_ledger  # noqa: PLC0415
     from ebbtide_simulator.traffic.traces import BadTrace  # noqa: PLC0415
 
     check_outputs(json_path, page_path, keep, [config, *(path for path, *_ in (*serving, *jobs))])
@@ -122,8 +122,8 @@ def simulate(
     if ledger is None and not serving:
         raise BadInput("name traffic by --serving FILE, or a recorded pool by --ledger FOLDER")
     try:
-        names = play.chosen(policies)
-        file, inputs = given(config, serving, jobs) if ledger is None else given_ledger(config, *ledger)
+        names = play.parse_policies(policies)
+        file, inputs = load_inputs(config, serving, jobs) if ledger is None else load_ledger(config, *ledger)
         report, figures = play.play(file, inputs, names, seeds, processes, frontier=frontier, keep=keep, tell=warn)
     except ConfigErrors as error:
         print_problems(error.problems)

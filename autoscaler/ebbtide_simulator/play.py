@@ -19,7 +19,7 @@ from ebbtide.pool.plural import many
 from ebbtide.system.process import exit_with_parent, started_ticks
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 from ebbtide_simulator.played.kept import Kept
-from ebbtide_simulator.played.one_run import Played, played
+from ebbtide_simulator.played.one_run import Played, play_one
 from ebbtide_simulator.policies.contenders import CONTENDERS
 from ebbtide_simulator.policies.knobs import Knobs
 from ebbtide_simulator.report.frontier import settings_of
@@ -34,7 +34,7 @@ class UnknownPolicy(ValueError):
     """There is none of that name."""
 
 
-def chosen(policies: str) -> list[str]:
+def parse_policies(policies: str) -> list[str]:
     """The contenders of a list with commas; ``all`` is everybody.
 
     Raises:
@@ -100,7 +100,7 @@ def play(
         try:
             for checked in [pool.submit(check, file, inputs, seed) for seed in range(1, seeds) if left]:
                 checked.result()
-            running = {pool.submit(played, file, inputs, *task): task for task in left}
+            running = {pool.submit(play_one, file, inputs, *task): task for task in left}
             for done in as_completed(running):
                 _add(report, running[done], done.result())
                 _keep(kept, running[done], done.result(), tell)

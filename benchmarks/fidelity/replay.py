@@ -16,7 +16,7 @@ from ebbtide.pool.events import SeatReady
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
-from ebbtide_autoscaler.core.forecast.demand_bins import Demand, bin_of, grown
+from ebbtide_autoscaler.core.forecast.demand_bins import Demand, bin_of, grow
 from ebbtide_simulator.model.engine import Engine, Times
 from ebbtide_simulator.recorded.recording import Recording, Stretch, read_recording
 from ebbtide_simulator.recorded.replay_file import ReplayFile
@@ -114,7 +114,7 @@ def _first_answer(lived: Lived, begins_s: float, name: EndpointName) -> Mapping[
 def _before(one: Recording, first: int) -> Mapping[EndpointName, Demand]:
     """Demand of before the window, as the pool's forecast knew it."""
     return {
-        name: grown(Demand(), [(number, value) for number, value in sorted(bins.items()) if number < first])
+        name: grow(Demand(), [(number, value) for number, value in sorted(bins.items()) if number < first])
         for name, bins in one.demand.items()
         if any(number < first for number in bins)
     }

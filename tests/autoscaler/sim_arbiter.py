@@ -32,7 +32,13 @@ from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import FenceView, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.settling import SETTLE_S, looked_too_early, settling
 from ebbtide_autoscaler.core.observe.traffic import traffic
-from ebbtide_autoscaler.core.observe.workload_orders import directive, lease, orders, placed, replica_orders
+from ebbtide_autoscaler.core.observe.workload_orders import (
+    controller_orders,
+    lease,
+    placed_slots,
+    rank_directive,
+    replica_orders,
+)
 from ebbtide_autoscaler.core.tick.instructions import (
     CloseSeat,
     DropFence,
@@ -115,7 +121,7 @@ class Arbiter:
         last = self.ranks.get(key)
         if last is None or last.report.lease_epoch <= report.lease_epoch:
             self.ranks[key] = Timestamped(self.now_s, report)
-        return directive(self.world.state, report)
+        return rank_directive(self.world.state, report)
 
     def report_controller(self, report: ControllerReport) -> ControllerOrders:
         name = JobName(report.job)
@@ -127,7 +133,7 @@ class Arbiter:
         self.controllers[name] = Timestamped(self.now_s, report)
         if job is None:
             return ControllerOrders(None, "just submitted")
-        return orders(self.world.state, job, self.waits.get(name, ""))
+        return controller_orders(self.world.state, job, self.waits.get(name, ""))
 
     def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
         known = self.world.state.jobs.get(JobName(job))
@@ -146,7 +152,7 @@ class Arbiter:
         record = state.seats.get(SeatId(seat))
         if record is None or record.state not in MAY_HAVE_LEASE:
             return None
-        here = placed(state, record, NodeId(node), gpu_ids)
+        here = placed_slots(state, record, NodeId(node), gpu_ids)
         if here != frozenset(record.slots):
             self.misplaced[record.id] = Timestamped(self.now_s, tuple(sorted(here)))
             return None

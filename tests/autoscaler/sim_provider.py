@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ebbtide.pool.events import Fact, NodeDraining, NodeUndrained
 from ebbtide.pool.ids import NodeId
-from ebbtide.pool.rules.drain import UNNEEDED, drained_as_unneeded, let_go, occupants
+from ebbtide.pool.rules.drain import UNNEEDED, let_go, occupants, unneeded_nodes
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.size import DesiredSize, SizeConfig, SizeMemory, cluster_size
 from ebbtide_autoscaler.core.plan.inputs import Memory
@@ -53,7 +53,7 @@ class SimProvider:
 
     def _wrong(self, state: PoolState, wish: DesiredSize, elastic: frozenset[NodeId]) -> Iterator[str]:
         """What it may not wish for, whatever it thinks is needed."""
-        stay = len([node for node in state.nodes if node not in drained_as_unneeded(state)]) + len(wish.back)
+        stay = len([node for node in state.nodes if node not in unneeded_nodes(state)]) + len(wish.back)
         if wish.new and stay + wish.new > self.config.nodes_max:
             yield f"{stay} nodes and {wish.new} more are beyond {self.config.nodes_max}"
         if wish.going and stay - len(wish.going) < self.config.nodes_min:
@@ -67,7 +67,7 @@ class SimProvider:
             yield f"{stay} nodes and {wish.new} more are fewer than {self.config.nodes_min}"
 
     def _start(self, state: PoolState, wish: DesiredSize) -> None:
-        named = {node for node in state.nodes if node not in drained_as_unneeded(state) or node in wish.back}
+        named = {node for node in state.nodes if node not in unneeded_nodes(state) or node in wish.back}
         unnamed = [node for node in self.elastic & set(self._loop.cluster.nodes) if node not in named]
         ready = [node for node in unnamed if node not in state.nodes]  # just come, and not in the ledger yet
         for _ in range(wish.new - self._coming - len(ready)):

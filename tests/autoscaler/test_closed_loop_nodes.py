@@ -17,7 +17,7 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import JobName, NodeId, SeatId
-from ebbtide.pool.rules.drain import drained
+from ebbtide.pool.rules.drain import is_drained
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_testing.cluster.fake_gang import FakeDriver
@@ -75,7 +75,7 @@ def test_a_job_on_a_node_that_drains_goes_on_elsewhere_and_comes_back_when_it_ma
     job = loop.state.jobs[TRAIN]
     assert (job.state, nodes_of(loop), job.crashes, driver.failures) == (JobState.RUNNING, {N0}, 0, 0), loop.story()
     assert (job.restarts, job.preempted_s, job.crash_lost_steps) == (0, (), 0), "nobody preempted it"
-    assert drained(loop.state, N1)
+    assert is_drained(loop.state, N1)
     loop.tell(NodeUndrained(N1))
     loop.run(40.0)
     assert nodes_of(loop) == {N0, N1}, loop.story()
@@ -92,7 +92,7 @@ def test_a_parked_job_on_a_node_that_drains_is_restarted_elsewhere_and_never_res
     stops = [event.body for event in events if isinstance(event.body, StopJob)]
     assert (stops[0].preempts, "drains (new disk)" in stops[0].reason) == (False, True), loop.story()
     assert (loop.state.jobs[TRAIN].state, nodes_of(loop)) == (JobState.RUNNING, {N0}), loop.story()
-    assert drained(loop.state, N1)
+    assert is_drained(loop.state, N1)
 
 
 def test_a_job_that_finds_no_room_elsewhere_waits_and_says_so() -> None:
@@ -101,7 +101,7 @@ def test_a_job_that_finds_no_room_elsewhere_waits_and_says_so() -> None:
     loop.run(30.0)
     assert loop.state.jobs[TRAIN].state is JobState.WAITING
     assert loop.arbiter is not None and "needs 3 slots, 2 free" in loop.arbiter.waits["train"]
-    assert drained(loop.state, N1)
+    assert is_drained(loop.state, N1)
 
 
 def test_a_replica_on_a_node_that_drains_gets_its_successor_first() -> None:
@@ -114,7 +114,7 @@ def test_a_replica_on_a_node_that_drains_gets_its_successor_first() -> None:
         lowest.append(len(ready(loop)))
     assert min(lowest) == 1, "there was always one to answer"
     assert [seat_node(loop, seat) for seat in ready(loop)] == [N1 if old == N0 else N0], loop.story()
-    assert drained(loop.state, old)
+    assert is_drained(loop.state, old)
     kinds = [type(event.body) for event in moves(loop.events)]
     assert kinds == [GrantSeat, GrantSeat, DrainSeat], loop.story()
 
@@ -127,7 +127,7 @@ def test_a_replica_whose_successor_finds_no_slot_drains_first_and_its_requests_a
     loop.run(2.0)
     loop.tell(NodeDraining(old, "r"))
     loop.run(30.0)
-    assert ready(loop) == [] and drained(loop.state, old), loop.story()
+    assert ready(loop) == [] and is_drained(loop.state, old), loop.story()
     assert loop.arbiter is not None and "no node can give 2 slots" in loop.arbiter.waits[SEAT]
     loop.tell(NodeUndrained(other))
     loop.run(30.0)
@@ -146,7 +146,7 @@ def test_a_job_makes_room_for_the_successor_of_a_replica_whose_node_drains() -> 
     loop.run(60.0)
     other = {N0, N1} - {old}
     assert {seat_node(loop, seat) for seat in ready(loop)} == other == nodes_of(loop), loop.story()
-    assert drained(loop.state, old)
+    assert is_drained(loop.state, old)
     assert not loop.gateways[0].held["chat"]
 
 
@@ -160,7 +160,7 @@ def test_a_replica_that_is_still_starting_on_a_node_that_drains_is_stopped_at_on
     loop.run(0.4)
     assert loop.state.seats[SEAT].state is SeatState.STOPPING
     loop.run(30.0)
-    assert drained(loop.state, old) and loop.gateways[0].completed["chat"] == 1, loop.story()
+    assert is_drained(loop.state, old) and loop.gateways[0].completed["chat"] == 1, loop.story()
 
 
 # ---- deaths

@@ -17,7 +17,7 @@ from ebbtide_autoscaler.control import agent_handles, fence_placement_groups
 from ebbtide_autoscaler.control.cluster_watch import ClusterWatch
 from ebbtide_autoscaler.control.fence_sync import FenceSync
 from ebbtide_autoscaler.control.fence_table import Fence, FenceTable
-from ebbtide_autoscaler.control.inbox import Inbox, heard
+from ebbtide_autoscaler.control.inbox import Inbox, timestamped
 
 HEAD, A, B = "head0000", NodeId("aaaaaaaa11"), NodeId("bbbbbbbb22")
 
@@ -118,4 +118,4 @@ class Scene:
         return found
 
     def hear(self, node: NodeId, uuids: Mapping[int, str]) -> None:
-        self.reports.agents[node] = heard(AgentReport(str(node), "boot", {}, 0.0, uuids))
+        self.reports.agents[node] = timestamped(AgentReport(str(node), "boot", {}, 0.0, uuids))

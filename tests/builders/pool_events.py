@@ -52,7 +52,7 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.handlers.apply import apply, replay
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, RecordId, SeatId, SlotId, seat_id, slot_id
-from ebbtide.pool.rules.drain import drained
+from ebbtide.pool.rules.drain import is_drained
 from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.spec import JobSpec, WorkloadClass
 from ebbtide.pool.state import PoolState
@@ -411,7 +411,7 @@ class Pool(RuleBasedStateMachine):
         assert not [s for s in self.state.free_slots() if s.partition(":")[0] in self.draining]
         for node in NODES:
             there = [who for s, who in self.sitting.items() if s.startswith(f"{node}:")]
-            assert not (there and drained(self.state, node))
+            assert not (there and is_drained(self.state, node))
 
     @invariant()
     def host_memory_is_bounded(self) -> None:

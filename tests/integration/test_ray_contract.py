@@ -223,11 +223,11 @@ def test_a_gang_can_do_without_the_manager_of_datasets() -> None:
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 
-    from ebbtide_train.controller.train_internals import needed
+    from ebbtide_train.controller.train_internals import train_callbacks
 
     assert inspect.signature(RayTrainWorker.init_train_context).parameters["dataset_shard_provider"].default is None
     stock = DatasetsCallback(SimpleNamespace(dataset_config=DataConfig()), datasets={})
-    assert needed([stock, "another"]) == ["another"]
+    assert train_callbacks([stock, "another"]) == ["another"]
 
 
 def test_settings_reach_the_controller_and_the_workers_by_these_variables() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ebbtide_train.controller.failed_rank_output import failed_rank_output
 from ebbtide_train.controller.gang import Member
-from ebbtide_train.output_tail import cut, tail
+from ebbtide_train.output_tail import cut_tail, tail
 
 
 def test_the_end_of_each_file_is_kept_without_rays_own_marks(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_long_output_is_cut_at_a_line(tmp_path: Path) -> None:
     found = tail([str(out)], chars=2000)
     assert len(found) <= 2000
     assert found.splitlines()[0].startswith("line ") and found.splitlines()[-1] == "line 99999"
-    assert cut("x" * 50, 10) == "x" * 10
+    assert cut_tail("x" * 50, 10) == "x" * 10
 
 
 def member(node: str, *printed: Path) -> Member:

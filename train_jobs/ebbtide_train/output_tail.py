@@ -16,10 +16,10 @@ def tail(paths: Iterable[str], *, chars: int = TAIL_CHARS) -> str:
     """The end of each file, whole lines, ``chars`` in all at most; what cannot be read is left out."""
     texts = [text for path in paths if (text := _end_of(Path(path)))]
     share = chars // max(1, len(texts))
-    return "\n".join(cut(text, share) for text in texts)
+    return "\n".join(cut_tail(text, share) for text in texts)
 
 
-def cut(text: str, chars: int) -> str:
+def cut_tail(text: str, chars: int) -> str:
     """The end of ``text``, from the beginning of a line on if one begins there."""
     if len(text) <= chars:
         return text

@@ -35,7 +35,7 @@ from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
 from ebbtide_autoscaler.control.loop import Loop
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.config_agreement import unsettled
+from ebbtide_autoscaler.core.observe.config_agreement import seats_to_change
 from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.journal.heartbeat import start_beating
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom
@@ -205,7 +205,7 @@ class Arbiter:
     def rolling(self) -> dict[str, list[str]]:
         """Seats that have something to do before the pool agrees with its file, by endpoint; {}: it agrees."""
         config = self._loop.file.json
-        return unsettled(PoolFile.model_validate_json(config), self._loop.published.state) if config else {}
+        return seats_to_change(PoolFile.model_validate_json(config), self._loop.published.state) if config else {}
 
     def status(self) -> dict[str, Any]:
         """The pool for people and scripts."""

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from ebbtide.client.bounded_calls import BoundedCalls
 from ebbtide.pool.events import Body, NodeDraining, NodeUndrained
 from ebbtide.pool.ids import EndpointName, NodeId
-from ebbtide.pool.rules.drain import UNNEEDED, drained_as_unneeded, let_go
+from ebbtide.pool.rules.drain import UNNEEDED, let_go, unneeded_nodes
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.resource_request import Request, request_of, send
 from ebbtide_autoscaler.cluster.size import DesiredSize, SizeConfig, SizeMemory, cluster_size
@@ -69,7 +69,7 @@ class NodeScaler:
             self.wish, self._memory = None, SizeMemory()
             if may_move and self._told:
                 self._tell(())
-            return tuple(NodeUndrained(node) for node in drained_as_unneeded(state)) if may_move else ()
+            return tuple(NodeUndrained(node) for node in unneeded_nodes(state)) if may_move else ()
         stuck = self._stuck(now_s, state) if may_move else ()
         removable = frozenset(node for node in elastic if node not in self._stuck_s)
         self.wish, self._memory = cluster_size(now_s, state, aims, removable, self._memory, config)

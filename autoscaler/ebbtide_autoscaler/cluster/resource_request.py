@@ -18,7 +18,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from ebbtide.pool.ids import NodeId
-from ebbtide.pool.rules.drain import drained_as_unneeded
+from ebbtide.pool.rules.drain import unneeded_nodes
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.node_names import ELASTIC_LABEL
 from ebbtide_autoscaler.cluster.size import DesiredSize
@@ -38,7 +38,7 @@ def request_of(wish: DesiredSize, state: PoolState, elastic: Mapping[NodeId, int
         elastic: living nodes that Ray's autoscaler has started, with their GPUs. Others are none of its business.
         node_slots: GPUs of a node that it starts.
     """
-    leaving = {*wish.going, *drained_as_unneeded(state)} - {*wish.back}
+    leaving = {*wish.going, *unneeded_nodes(state)} - {*wish.back}
     stays = [node for node in elastic if node in state.nodes and node not in leaving]
     named = [(elastic[node], {NODE_LABEL: str(node)}) for node in sorted(stays)]
     return (*named, *[(node_slots, {ELASTIC_LABEL: "true"})] * wish.new)

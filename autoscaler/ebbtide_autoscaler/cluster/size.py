@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.plural import many
-from ebbtide.pool.rules.drain import drained_as_unneeded, occupants
+from ebbtide.pool.rules.drain import occupants, unneeded_nodes
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.cluster.need import Need, need
 from ebbtide_autoscaler.core.plan.fair_share import Team
@@ -76,7 +76,7 @@ def cluster_size(
         memory: what the last call returned.
         config: bounds and times.
     """
-    unneeded = drained_as_unneeded(state)
+    unneeded = unneeded_nodes(state)
     staying = [node for node in state.nodes if node not in unneeded]
     usable = [node for node in staying if node not in state.draining]
     wanted = need(state, usable, aims, node_slots=config.node_slots, reserve=config.reserve, teams=config.teams)

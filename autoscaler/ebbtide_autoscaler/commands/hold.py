@@ -10,7 +10,7 @@ from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, tell, user
-from ebbtide_autoscaler.commands.pool import POOL, joined, say
+from ebbtide_autoscaler.commands.pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 WAIT = click.option("--wait/--no-wait", default=True, help="Wait until it is done, which is the default; or return.")
@@ -34,7 +34,7 @@ def park(name: str, reason: str, image: bool, wait: bool, limit_s: float, pool: 
     whole pool; `ebbtide cancel` ends the job all the same. With --image a session becomes an image of its processes on
     the shared filesystem, and a training job publishes its checkpoint and ends its processes, also if it is parked.
     """
-    joined(pool)
+    join_pool(pool)
     answer = ask("park_job", name, reason or "no reason given", user(), image)
     held = answer["held"] or {}
     if not answer["changed"]:
@@ -61,7 +61,7 @@ def resume(name: str, wait: bool, limit_s: float, pool: str | None, as_json: boo
 
     It gets slots like any other job that waits, and goes on where it was. Waits until it runs.
     """
-    joined(pool)
+    join_pool(pool)
     answer = ask("resume_job", name, user())
     if not answer["changed"]:
         say(f"job {name} is not held by a person")

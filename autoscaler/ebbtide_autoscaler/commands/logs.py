@@ -21,7 +21,7 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide_autoscaler.cluster.node_names import Node, cluster_nodes
 from ebbtide_autoscaler.commands.log_reader import PIECE_BYTES, LogFile, Selector, start_reader
 from ebbtide_autoscaler.commands.log_targets import actors, targets
-from ebbtide_autoscaler.commands.pool import POOL, joined
+from ebbtide_autoscaler.commands.pool import POOL, join_pool
 
 READER_S = 30.0  # a new worker process: 1-2 s, more on a loaded machine
 FOLLOW_S = 0.5
@@ -86,7 +86,7 @@ def logs(name: str, follow: bool, lines: int, pool: str | None, as_json: bool) -
 
     They lie on the nodes, in Ray's log folder, and are read there. What could not be found is said on stderr.
     """
-    record = joined(pool)
+    record = join_pool(pool)
     readers = Readers(cluster_nodes())
     readings, missing = _look(name, Path(record.shared_dir), readers, lines)
     for line in missing:

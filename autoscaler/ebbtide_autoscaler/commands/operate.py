@@ -11,7 +11,7 @@ from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
 from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
-from ebbtide_autoscaler.commands.pool import POOL, joined, say
+from ebbtide_autoscaler.commands.pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 
@@ -25,7 +25,7 @@ def freeze(reason: str, pool: str | None, as_json: bool) -> None:
     Everything that runs goes on, requests are served, and moves that were begun are finished. It outlives a restart
     of the arbiter, and of the whole pool.
     """
-    joined(pool)
+    join_pool(pool)
     why = f"{reason or 'no reason given'} ({user()})"
     ask("freeze", why)
     tell(as_json, {"frozen": why}, f"frozen: {why}")
@@ -36,7 +36,7 @@ def freeze(reason: str, pool: str | None, as_json: bool) -> None:
 @json_option
 def unfreeze(pool: str | None, as_json: bool) -> None:
     """Decide again after `ebbtide freeze`."""
-    joined(pool)
+    join_pool(pool)
     ask("unfreeze")
     tell(as_json, {"frozen": ""}, "decisions are made again")
 
@@ -54,7 +54,7 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
 
     Replicas finish their requests, jobs stop at a safe point and restart elsewhere. Waits until the node is empty.
     """
-    joined(pool)
+    join_pool(pool)
     found = pool_status()
     if found is None:
         raise CommandFailed("the arbiter does not answer: nothing was changed; see `ebbtide status`")
@@ -119,7 +119,7 @@ def _words(status: dict[str, Any], node: Node) -> str:
 @json_option
 def undrain(node: str, pool: str | None, as_json: bool) -> None:
     """Use NODE again after `ebbtide drain`."""
-    joined(pool)
+    join_pool(pool)
     found = pool_status() or {"nodes": []}
     chosen = _choose(node, [one["node"] for one in found["nodes"]])
     ask("undrain_node", chosen.id)
@@ -138,7 +138,7 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
     Waits until it is over and its slots are free. A rank that does not come to a safe point within the job's grace is
     killed; the steps that this costs are shown. A job whose driver was lost is over at once.
     """
-    joined(pool)
+    join_pool(pool)
     ask("cancel_job", job, f"cancelled by {user()}")
     if no_wait:
         now = look_at(job)

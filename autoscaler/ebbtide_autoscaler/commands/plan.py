@@ -11,7 +11,7 @@ import click
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
 from ebbtide.client.arbiter_link import ArbiterLink
-from ebbtide_autoscaler.commands.pool import POOL, changed, checked, joined, say, show
+from ebbtide_autoscaler.commands.pool import POOL, join_pool, pending_changes, read_pool_file, say, show
 from ebbtide_autoscaler.lifecycle.config_diff import conflicts
 from ebbtide_autoscaler.lifecycle.pool_presence import look_for
 
@@ -61,7 +61,7 @@ def plan(file: Path | None, ahead_s: float | None, pool: str | None, as_json: bo
 
 
 def _foresee(pool: str | None, ahead_s: float, as_json: bool) -> None:
-    joined(pool)
+    join_pool(pool)
     found = ArbiterLink().call("foresee", time.time() + ahead_s, timeout_s=5.0)
     if found is None:
         raise CommandFailed("the arbiter does not answer; it may be starting again")
@@ -111,9 +111,9 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _compare(file: Path, as_json: bool) -> None:
-    config = checked(file)
+    config = read_pool_file(file)
     standing = look_for(config.pool.name)
-    found = changed(config, standing)
+    found = pending_changes(config, standing)
     if as_json:
         print_json([change.as_json() for change in found])
     else:

@@ -44,7 +44,7 @@ def the_pool(name: str | None) -> ClusterRecord:
         raise BadInput(str(error)) from error
 
 
-def joined(name: str | None) -> ClusterRecord:
+def join_pool(name: str | None) -> ClusterRecord:
     """The same, and this process has joined its cluster.
 
     Raises:
@@ -65,7 +65,7 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def checked(file: Path) -> PoolFile:
+def read_pool_file(file: Path) -> PoolFile:
     """A pool's file that is sound here.
 
     Raises:
@@ -78,7 +78,7 @@ def checked(file: Path) -> PoolFile:
     return bring_up.with_digests(loaded.config, os.environ)
 
 
-def changed(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
+def pending_changes(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
     """What it changes in the pool, if that is up."""
     before = bring_up.in_force() if standing.state == "up" else None
     return changes(before, bring_up.as_json(config))
@@ -110,13 +110,13 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
     if file is None:
-        record = joined(pool)
+        record = join_pool(pool)
         config, standing = _before(record), PoolPresence("up", record)
         path = Path(record.config_file)
     else:
-        config, path = checked(file), file.resolve()
+        config, path = read_pool_file(file), file.resolve()
         standing = look_for(config.pool.name)
-    found = changed(config, standing)
+    found = pending_changes(config, standing)
     _refuse(conflicts(found))
     if rollback:
         _ask(found, yes=yes, as_json=as_json)

@@ -45,7 +45,7 @@ class Sequenced(Protocol):
     def seq(self) -> int: ...
 
 
-def heard(report: R) -> Timestamped[R]:
+def timestamped(report: R) -> Timestamped[R]:
     """The report, stamped with the time it came in."""
     return Timestamped(clock.now_s(), report)
 
@@ -141,7 +141,7 @@ class Inbox:
             # guard: a rank's word of an earlier lease is dropped
             or last.report.lease_epoch <= report.lease_epoch
         ):
-            self.ranks[key] = heard(report)
+            self.ranks[key] = timestamped(report)
         if last is None or (last.report.phase, last.report.directive) != (report.phase, report.directive):
             self.wake()
 
@@ -151,7 +151,7 @@ class Inbox:
         last = self.controllers.get(name)
         if overtaken(last, ("incarnation",), report):  # guard: a controller's word that was overtaken is dropped
             return
-        self.controllers[name] = heard(report)
+        self.controllers[name] = timestamped(report)
         if last is None or last.report.phase is not report.phase:
             self.wake()
 
@@ -164,20 +164,20 @@ class Inbox:
             last is None
             or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
         ):
-            self.replicas[seat] = heard(report)
+            self.replicas[seat] = timestamped(report)
         if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
             self.wake()
 
     def take_misplaced(self, seat: SeatId, slots: Iterable[SlotId]) -> None:
         """A replica came to other slots than it was granted."""
-        self.misplaced[seat] = heard(tuple(sorted(slots)))
+        self.misplaced[seat] = timestamped(tuple(sorted(slots)))
         self.wake()
 
     def take_gateway(self, report: GatewayReport) -> None:
         """Take in a gateway's word unless it was overtaken. That it holds requests and held none before is news."""
         last = self.gateways.get(report.gateway)
         if not overtaken(last, ("gateway",), report):  # guard: a gateway's word that was overtaken is dropped
-            self.gateways[report.gateway] = heard(report)
+            self.gateways[report.gateway] = timestamped(report)
             self.gateway_last_s = clock.now_s()
         held_before = sum(part.held for part in last.report.traffic.values()) if last else 0
         if sum(part.held for part in report.traffic.values()) > 0 and not held_before:
@@ -191,7 +191,7 @@ class Inbox:
         if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:
             return  # a lock that it calls free may have been taken since
         report = self._by_own_clock(report)
-        self.agents[node] = heard(report)
+        self.agents[node] = timestamped(report)
         if (
             last is None
             or last.report.holders != report.holders

@@ -5,7 +5,7 @@ from typing import Any
 
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.demand.demand_watch import Closed
-from ebbtide_autoscaler.core.forecast.demand_bins import Bin, Demand, grown
+from ebbtide_autoscaler.core.forecast.demand_bins import Bin, Demand, grow
 
 
 def demand_record(closed: Closed) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def with_record(known: Mapping[EndpointName, Demand], payload: Mapping[str, Any]
     """``known`` and what such a record says."""
     name = EndpointName(str(payload["endpoint"]))
     one = (int(payload["bin"]), _from_json(payload["value"]))
-    return {**known, name: grown(known.get(name, Demand()), [one])}
+    return {**known, name: grow(known.get(name, Demand()), [one])}
 
 
 def snapshot_parts(known: Mapping[EndpointName, Demand]) -> Iterator[dict[str, Any]]:

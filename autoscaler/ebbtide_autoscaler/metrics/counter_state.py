@@ -12,7 +12,7 @@ from ebbtide.pool.events import EndpointRemoved, Event
 from ebbtide.pool.state import PoolState
 from ebbtide.telemetry.arbiter import STARTS
 from ebbtide.telemetry.metric_family import Family, Sample
-from ebbtide_autoscaler.metrics.event_counters import LEDGER_FAMILIES, counted
+from ebbtide_autoscaler.metrics.event_counters import LEDGER_FAMILIES, count_event
 
 _FAMILIES = {family.name: family for family in LEDGER_FAMILIES}
 _Key = tuple[Family, tuple[str, ...]]
@@ -26,7 +26,7 @@ class CounterState:
 
     def take(self, before: PoolState, event: Event) -> None:
         """Count ``event``, which is applied to ``before``."""
-        for sample in counted(before, event):
+        for sample in count_event(before, event):
             self.add(sample)
         if isinstance(event.body, EndpointRemoved):
             self._forget(event.body.endpoint)

@@ -1,8 +1,8 @@
 """What an event adds to the metrics: counters that the ledger keeps, and durations. Pure.
 
-``counted`` says what one event adds to a counter, from the state before it and the event alone. Folding it over the
+``count_event`` says what one event adds to a counter, from the state before it and the event alone. Folding it over the
 ledger gives each counter's value, so a new arbiter goes on where the last one was: never back, nothing twice.
-``timed`` says which durations an event ends; histograms count from the start of an arbiter's process.
+``time_event`` says which durations an event ends; histograms count from the start of an arbiter's process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ LEDGER_FAMILIES = (
 COMING = frozenset({SeatState.PLACING, SeatState.STARTING})
 
 
-def counted(before: PoolState, event: Event) -> Iterator[Sample]:
+def count_event(before: PoolState, event: Event) -> Iterator[Sample]:
     """What ``event``, about to be applied to ``before``, adds to the ledger's counters."""
     body = event.body
     yield Sample(arbiter.EVENTS, 1, (body.kind,))
@@ -107,7 +107,7 @@ class Openings:
     since_s: Mapping[tuple[SeatId, Epoch], float] = field(default_factory=dict)
 
 
-def opened(
+def opened_fences(
     openings: Openings, state: PoolState, seen: Observation, now_s: float
 ) -> tuple[tuple[Sample, ...], Openings]:
     """Which fences of granted slots are gone now; a fence is not in the ledger, so it is looked for at each tick."""
@@ -124,7 +124,7 @@ def opened(
     return tuple(samples), Openings({key: at_s for key, at_s in since_s.items() if at_s is not None})
 
 
-def timed(before: PoolState, event: Event, openings: Openings) -> Iterator[Sample]:
+def time_event(before: PoolState, event: Event, openings: Openings) -> Iterator[Sample]:
     """The durations that ``event``, about to be applied to ``before``, brings to their end."""
     body, at_s = event.body, event.at_s
     match body:

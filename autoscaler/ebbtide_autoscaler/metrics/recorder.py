@@ -18,7 +18,7 @@ from ebbtide.telemetry.registry import Metrics
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.tick.tick import TickResult, World
 from ebbtide_autoscaler.metrics.counter_state import CounterState
-from ebbtide_autoscaler.metrics.event_counters import LEDGER_FAMILIES, Openings, opened, timed
+from ebbtide_autoscaler.metrics.event_counters import LEDGER_FAMILIES, Openings, opened_fences, time_event
 from ebbtide_autoscaler.metrics.gauges import POOL_GAUGES, SELF_GAUGES, Condition, condition_gauges, gauges
 
 COUNTED = (
@@ -69,13 +69,13 @@ class ArbiterRecorder:
     def committed(self, before: PoolState, result: TickResult, seen: Observation, now_s: float) -> None:
         """A step is durable: ``before`` is the state that it began with."""
         for event in result.events:
-            for sample in timed(before, event, self._openings):
+            for sample in time_event(before, event, self._openings):
                 self.metrics.add(sample)
             self.tally.take(before, event)
             before = apply(before, event)
         for body, _ in result.refused:
             self.metrics.add(Sample(arbiter.REFUSED, 1, (body.kind,)))
-        samples, self._openings = opened(self._openings, result.world.state, seen, now_s)
+        samples, self._openings = opened_fences(self._openings, result.world.state, seen, now_s)
         for sample in samples:
             self.metrics.add(sample)
 

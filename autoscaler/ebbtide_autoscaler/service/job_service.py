@@ -18,7 +18,7 @@ from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission
-from ebbtide_autoscaler.core.observe.workload_orders import directive, orders
+from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, rank_directive
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
@@ -113,12 +113,12 @@ class JobService:
         job = state.jobs.get(name)
         if job is None:
             return ControllerOrders(None, "just submitted")
-        return orders(state, job, self._published.waits.get(name, ""))
+        return controller_orders(state, job, self._published.waits.get(name, ""))
 
     def rank(self, report: RankReport) -> JobDirective | None:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""
         self._inbox.take_rank(report)
-        return directive(self._published.state, report)
+        return rank_directive(self._published.state, report)
 
     def ended(self, name: JobName, incarnation: str, outcome: str, detail: str) -> None:
         """A driver's last word.

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.rules.drain import drained, occupants
+from ebbtide.pool.rules.drain import is_drained, occupants
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers.step_aside import StepAside
@@ -50,7 +50,7 @@ def view(
                 "parked_bytes": state.parked_bytes(node),
                 "warm_bytes": state.warm_bytes(node),
                 "draining": state.draining.get(node),
-                "drained": drained(state, node),
+                "drained": is_drained(state, node),
                 "occupants": list(occupants(state, node)),
             }
             for node, size in state.nodes.items()

@@ -11,7 +11,7 @@ from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.key_changes import KeyChanges
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.observe.settling import settling
-from ebbtide_autoscaler.core.observe.workload_orders import lease, placed, replica_orders
+from ebbtide_autoscaler.core.observe.workload_orders import lease, placed_slots, replica_orders
 from ebbtide_autoscaler.process.steady_clock import clock
 
 MAY_HAVE_LEASE = frozenset({SeatState.PLACING, SeatState.STARTING, SeatState.READY})
@@ -30,7 +30,7 @@ class ReplicaService:
         # guard: a replica whose seat has no granted slots gets no lease
         if record is None or record.state not in MAY_HAVE_LEASE:
             return None
-        here = placed(state, record, node, gpu_ids)
+        here = placed_slots(state, record, node, gpu_ids)
         if here != frozenset(record.slots):  # guard: a replica on other GPUs than granted gets no lease
             self._inbox.take_misplaced(record.id, here)
             return None

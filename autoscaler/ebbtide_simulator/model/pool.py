@@ -52,7 +52,7 @@ from ebbtide.pool.events import (
     WakeSeat,
 )
 from ebbtide.pool.handlers.seat_handlers import occupied_seats
-from ebbtide.pool.handlers.slot_handlers import freed
+from ebbtide.pool.handlers.slot_handlers import free_slots
 from ebbtide.pool.ids import EndpointName, JobName, NodeId, SeatId, seat_id, slot_id
 from ebbtide.pool.lookup import index
 from ebbtide.pool.spec import EndpointSpec, JobSpec
@@ -113,7 +113,7 @@ class Pool(Book):
         self._random = Random(seed)
         for number in range(nodes):
             self._join(_node(number))
-        self.state = freed(self.state, self.state.slots, now_s)
+        self.state = free_slots(self.state, self.state.slots, now_s)
 
     def _join(self, node: NodeId) -> None:
         self._apply(NodeFound(node, self._host_bytes))
@@ -211,7 +211,7 @@ class Pool(Book):
     def _cancelled(self, job: JobName) -> None:
         gang = self._holds(job, self.state.jobs[job].gang)
         self._apply(JobEnded(job, "cancelled", "as it was"))
-        self.state = freed(self.state, gang, self.now_s)
+        self.state = free_slots(self.state, gang, self.now_s)
         self._apply(JobForgotten(job))
         self.training[job].end_s = self.now_s
 
@@ -308,14 +308,14 @@ class Pool(Book):
     def _finished(self, job: JobName) -> None:
         gang = self.state.jobs[job].gang
         self._apply(JobEnded(job, "finished", "all its work is done"))
-        self.state = freed(self.state, gang, self.now_s)
+        self.state = free_slots(self.state, gang, self.now_s)
         self._apply(JobForgotten(job))
         one = self.training[job]
         one.left_s, one.end_s, one.finished = 0.0, self.now_s, True
 
     def _parked(self, job: JobName) -> None:
         record, one = self.state.jobs[job], self.training[job]
-        self.state = freed(self.state, record.gang, self.now_s)
+        self.state = free_slots(self.state, record.gang, self.now_s)
         self._apply(JobParked(job, self._step(job, one.done_s)))
         if self._filesystem is None:
             one.saved_s = one.done_s
@@ -325,7 +325,7 @@ class Pool(Book):
 
     def _stopped(self, job: JobName) -> None:
         one, record = self.training[job], self.state.jobs[job]
-        self.state = freed(self.state, self._holds(job, record.gang), self.now_s)
+        self.state = free_slots(self.state, self._holds(job, record.gang), self.now_s)
         one.saved_s, one.saving = one.done_s, None
         step = max(self._step(job, one.done_s), record.durable_step)  # which is rounded once more
         self._apply(JobDurable(job, step))
@@ -356,13 +356,13 @@ class Pool(Book):
         self._seat_later(seat, self._times.park_s, self._asleep)
 
     def _asleep(self, seat: SeatId) -> None:
-        self.state = freed(self.state, self.state.seats[seat].slots, self.now_s)
+        self.state = free_slots(self.state, self.state.seats[seat].slots, self.now_s)
         self._apply(SeatParked(seat))
 
     def _leaves(self, seat: SeatId) -> None:
         if self.state.seats[seat].state is SeatState.DRAINING:
             self._apply(SeatStopped(seat, "it has drained", failed=False))
-        self.state = freed(self.state, self._holds(seat, self.state.seats[seat].slots), self.now_s)
+        self.state = free_slots(self.state, self._holds(seat, self.state.seats[seat].slots), self.now_s)
         self._apply(SeatGone(seat))
 
     # ---- failures
@@ -405,7 +405,7 @@ class Pool(Book):
         self._job_later(job, self._times.kill_s if self._holds(job, was.gang) else 0.0, self._recovers)
 
     def _recovers(self, job: JobName) -> None:
-        self.state = freed(self.state, self._holds(job, self.state.jobs[job].gang), self.now_s)
+        self.state = free_slots(self.state, self._holds(job, self.state.jobs[job].gang), self.now_s)
         self._apply(JobRecovered(job))
 
     def _comes_back(self, node: NodeId) -> None:
@@ -415,7 +415,7 @@ class Pool(Book):
             return
         self._down.discard(node)
         self._join(node)
-        self.state = freed(self.state, slots, self.now_s)
+        self.state = free_slots(self.state, slots, self.now_s)
         self.meter.move(len(slots), Use.DOWN, Use.FREE)
 
     # ---- bytes

@@ -75,7 +75,7 @@ class Clocked:
         }
 
 
-def played(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None = None) -> Played:
+def play_one(file: File, inputs: Given, name: str, seed: int, knobs: Knobs | None = None) -> Played:
     """One contender on one seed; ``knobs``: others than those at which it is compared."""
     given = scene(file, inputs, seed)
     began_s = time.process_time()

@@ -25,7 +25,7 @@ from ebbtide_simulator.policies.bounded import Bounded
 from ebbtide_simulator.policies.knobs import TUNED, USUAL, Knobs
 from ebbtide_simulator.policies.rehearsal import Foreseeing, rehearse
 from ebbtide_simulator.policies.rivals import Schedule, Servers, newest_first, whole_servers
-from ebbtide_simulator.run.run import Contender, Outcome, Scene, Service, fixed
+from ebbtide_simulator.run.run import Contender, Outcome, Scene, Service, fixed_spec
 from ebbtide_simulator.traffic.draws import CURVE_S, replicas_needed
 from ebbtide_simulator.traffic.traces import Array
 
@@ -82,7 +82,7 @@ def _static(sized: Callable[[Array], float]) -> Make:
     def partition(one: Service, headroom: float) -> Service:
         needed = replicas_needed(one.load, one.engine, CURVE_S)
         replicas = max(1, int(np.ceil(sized(needed) * headroom)))
-        return replace(one, spec=fixed(one.spec, min(replicas, one.spec.replicas_max)))
+        return replace(one, spec=fixed_spec(one.spec, min(replicas, one.spec.replicas_max)))
 
     return play
 
@@ -93,7 +93,7 @@ def _all_serving(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     slots = sum(peak * one.engine.slots for peak, one in zip(peaks, scene.services, strict=True))
     times = scene.slots / slots if slots else 0.0
     services = tuple(
-        replace(one, spec=fixed(one.spec, min(max(1, int(peak * times)), one.spec.replicas_max)))
+        replace(one, spec=fixed_spec(one.spec, min(max(1, int(peak * times)), one.spec.replicas_max)))
         for peak, one in zip(peaks, scene.services, strict=True)
     )
     return Play(replace(scene, services=services), _our_policy(), replace(config, forecast_share=0.0))
@@ -101,7 +101,7 @@ def _all_serving(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
 
 def _all_training(scene: Scene, config: PolicyConfig, knobs: Knobs) -> Play:
     """One replica of each endpoint, all else trains: a control, nobody could train more."""
-    return Play(_specs(scene, lambda spec: fixed(spec, 1)), _our_policy(), replace(config, forecast_share=0.0))
+    return Play(_specs(scene, lambda spec: fixed_spec(spec, 1)), _our_policy(), replace(config, forecast_share=0.0))
 
 
 def _usual(config: PolicyConfig) -> PolicyConfig:

@@ -57,7 +57,7 @@ def plan(load: Load, engine: Engine, slo_s: float, lead_s: float, learnt: Learnt
         lead_s: from the decision until a replica answers, as a rule.
         learnt: where that was not enough.
     """
-    by_stretch = needed(load, engine, slo_s, learnt)
+    by_stretch = replicas_to_answer(load, engine, slo_s, learnt)
     ahead = _highest(by_stretch, 1 + int(np.ceil(lead_s / STRETCH_S)), after=True)
     if learnt is not None:
         for at in np.flatnonzero(learnt.earlier_s):
@@ -72,7 +72,7 @@ def plan(load: Load, engine: Engine, slo_s: float, lead_s: float, learnt: Learnt
     return found
 
 
-def unmoved(load: Load, engine: Engine, slo_s: float, late_share: float, most: int) -> int:
+def fewest_constant(load: Load, engine: Engine, slo_s: float, late_share: float, most: int) -> int:
     """The fewest replicas that serve all but such a share in time if they answer throughout; ``most``, if none do."""
     seconds = len(load.work_s)
 
@@ -83,7 +83,7 @@ def unmoved(load: Load, engine: Engine, slo_s: float, late_share: float, most: i
     return 1 + bisect_left(range(1, most), True, key=do)
 
 
-def needed(load: Load, engine: Engine, slo_s: float, learnt: Learnt | None = None) -> Array:
+def replicas_to_answer(load: Load, engine: Engine, slo_s: float, learnt: Learnt | None = None) -> Array:
     """Replicas that must answer in each stretch, in fractions of them."""
     by_second = _needed(load.work_s, slo_s) / engine.full
     stretches = -(-len(by_second) // STRETCH_S)
@@ -95,13 +95,15 @@ def needed(load: Load, engine: Engine, slo_s: float, learnt: Learnt | None = Non
 def _needed(work_s: Array, slo_s: float) -> Array:
     """The speed (replica-seconds a second) at which what waits is done within ``slo_s``, second by second."""
     so_far = np.concatenate([[0.0], np.cumsum(work_s)])
-    needed = np.zeros(len(work_s))
+    replicas_to_answer = np.zeros(len(work_s))
     for window in WINDOWS_S:
         begins = np.maximum(np.arange(1, len(so_far)) - window, 0)
         grace_s = 0.0 if window == WINDOWS_S[-1] else slo_s if window == 1 else min(slo_s, window) / 2
         at_its_end = (so_far[1:] - so_far[begins]) / (window + grace_s)
-        needed = np.maximum(needed, _highest(at_its_end, window, after=True))  # all of the window needs it
-    return needed
+        replicas_to_answer = np.maximum(
+            replicas_to_answer, _highest(at_its_end, window, after=True)
+        )  # all of the window needs it
+    return replicas_to_answer
 
 
 def _highest(values: Array, count: int, *, after: bool) -> Array:

@@ -8,7 +8,7 @@ before shorter dips are not used any more; where enough replicas were there, the
 import numpy as np
 import numpy.typing as npt
 
-from ebbtide_simulator.policies.foresight import STRETCH_S, Learnt, needed
+from ebbtide_simulator.policies.foresight import STRETCH_S, Learnt, replicas_to_answer
 from ebbtide_simulator.run.run import Scene, Service
 from ebbtide_simulator.traffic.traces import Array
 
@@ -29,7 +29,7 @@ def lesson(scene: Scene, one: Service, learnt: Learnt, ready: Array, waits: tupl
     """
     late = _late(scene, one, waits, len(ready))
     counts = np.minimum(
-        np.ceil(needed(one.load, one.engine, one.spec.ttft_slo_s, learnt) - 1e-9), one.spec.replicas_max
+        np.ceil(replicas_to_answer(one.load, one.engine, one.spec.ttft_slo_s, learnt) - 1e-9), one.spec.replicas_max
     )
     lacks = _held(ready) < counts
     earlier_s, more, dip_s = learnt.earlier_s.copy(), learnt.more.copy(), learnt.dip_s.copy()

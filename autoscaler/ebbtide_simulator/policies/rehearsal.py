@@ -18,14 +18,14 @@ import numpy as np
 
 from ebbtide.pool.events import Decision
 from ebbtide.pool.ids import EndpointName
-from ebbtide.pool.lookup.derived_maps import summed
+from ebbtide.pool.lookup.derived_maps import sum_by
 from ebbtide.pool.state import SeatRecord
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.plan.inputs import Memory, PolicyConfig, Snapshot
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.policies.bounded import Bounded
 from ebbtide_simulator.policies.contradictions import AS_WELL, GANGS, SERVES
-from ebbtide_simulator.policies.foresight import STRETCH_S, Learnt, lead_s, nothing_learnt, plan, unmoved
+from ebbtide_simulator.policies.foresight import STRETCH_S, Learnt, fewest_constant, lead_s, nothing_learnt, plan
 from ebbtide_simulator.policies.leaner import leaner
 from ebbtide_simulator.policies.lessons import lesson
 from ebbtide_simulator.run.run import Outcome, Run, Scene
@@ -40,7 +40,7 @@ LATE = (0.0, AS_WELL, 2 * AS_WELL)
 LONGER_S = 300.0  # dips up to it are not used in one rehearsal: less is moved, and more answers than is needed
 
 
-@summed
+@sum_by
 def _ready(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.state is SeatState.READY else None
 
@@ -178,7 +178,7 @@ def _plans(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Arra
 def _unmoved(scene: Scene, learnt: Sequence[Learnt]) -> Mapping[EndpointName, Array]:
     found = {}
     for one, known in zip(scene.services, learnt, strict=True):
-        count = unmoved(one.load, one.engine, one.spec.ttft_slo_s, GOOD / 2, one.spec.replicas_max)
+        count = fewest_constant(one.load, one.engine, one.spec.ttft_slo_s, GOOD / 2, one.spec.replicas_max)
         found[one.spec.name] = np.full(len(known.more), float(count))
     return found
 

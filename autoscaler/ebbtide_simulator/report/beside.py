@@ -5,7 +5,7 @@ from typing import Any
 
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.recorded.recording import Recording
-from ebbtide_simulator.report.tables import Table, told
+from ebbtide_simulator.report.tables import Table, figure_text
 from ebbtide_simulator.run.score import spread
 
 AS_IT_WAS = "as it was"
@@ -13,7 +13,7 @@ LONG_GPU_S = 36_000.0  # with less, hours have nothing before the point
 SHOWN = (Use.TRAINING, Use.READY, Use.STARTING, Use.DRAINING, Use.LOADING, Use.SAVING, Use.LOST, Use.FREE, Use.DOWN)
 
 
-def happened(one: Recording) -> dict[str, Any]:
+def recorded_figures(one: Recording) -> dict[str, Any]:
     """A recording's figures, by the names that a run's have (see `score.figures`)."""
     over_s = [one.ends_s if job.end_s is None else job.end_s for job in one.jobs]
     took = [end_s - job.submit_s for job, end_s in zip(one.jobs, over_s, strict=True)]
@@ -51,7 +51,7 @@ def beside(recorded: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]
             f"{sum(recorded['gpu_s'].values()) / each_s:,.1f}",
             f"{recorded['preemptions']}",
             f"{recorded['jobs_done']}",
-            *(told(recorded[name], 0, " s") for name in ("queue_s", "jct_s")),
+            *(figure_text(recorded[name], 0, " s") for name in ("queue_s", "jct_s")),
         )
     ]
     for name, one in policies.items():
@@ -63,7 +63,7 @@ def beside(recorded: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]
                 f"{sum(now.values()) / each_s:,.1f}",
                 f"{one['preemptions']['mean']:.1f}",
                 f"{one['jobs_done']['mean']:.1f}",
-                *(told(one[figure]["mean"], 0, " s") for figure in ("queue_s", "jct_s")),
+                *(figure_text(one[figure]["mean"], 0, " s") for figure in ("queue_s", "jct_s")),
             )
         )
     return Table(f"What really happened, and what the simulator says, in {unit}", columns, tuple(rows))

@@ -10,14 +10,14 @@ from ebbtide_simulator.policies.contenders import CONTENDERS, ORACLE, STATIC, kn
 from ebbtide_simulator.policies.contradictions import contradictions
 from ebbtide_simulator.policies.knobs import Knobs
 from ebbtide_simulator.report.bars import bars
-from ebbtide_simulator.report.beside import beside, happened
+from ebbtide_simulator.report.beside import beside, recorded_figures
 from ebbtide_simulator.report.frontier import point
 from ebbtide_simulator.report.page import Picture, page
-from ebbtide_simulator.report.tables import CAUSES, Table, compared, held_to, moved, wasted
+from ebbtide_simulator.report.tables import CAUSES, Table, comparison_tables, held_to, moves_table, waste_table
 from ebbtide_simulator.run.bound import is_flat, serving_slots
 from ebbtide_simulator.run.run import COURSE_S
 from ebbtide_simulator.run.score import over_seeds
-from ebbtide_simulator.scenes.casting import File, Given, scene, told
+from ebbtide_simulator.scenes.casting import File, Given, provenance, scene
 from ebbtide_simulator.scenes.replay import Recorded
 
 
@@ -45,8 +45,8 @@ class Report:
                 "serving_slots": {"mean": needed.mean(), "max": needed.max(), "min": needed.min()},
                 "flat": is_flat(given),
             }
-            | told(file, inputs, given),
-            happened(inputs.recording) if isinstance(inputs, Recorded) else None,
+            | provenance(file, inputs, given),
+            recorded_figures(inputs.recording) if isinstance(inputs, Recorded) else None,
         )
 
     def add(self, name: str, seed: int, found: Played) -> None:
@@ -121,7 +121,7 @@ class Report:
         policies = found["policies"]
         return page(
             self.title(),
-            [self._tables(policies), (wasted(policies), moved(policies)), (held_to(found["bars"]),)],
+            [self._tables(policies), (waste_table(policies), moves_table(policies)), (held_to(found["bars"]),)],
             {
                 name: Picture(
                     (one["goodput_gpu_s"]["mean"], one["slo_attainment"]["mean"]),
@@ -142,7 +142,7 @@ class Report:
 
     def _tables(self, policies: Mapping[str, Mapping[str, Any]]) -> Sequence[Table]:
         really = (beside(self.recorded, policies),) if self.recorded is not None else ()
-        return (*really, *compared(policies))
+        return (*really, *comparison_tables(policies))
 
 
 def _highest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -46,7 +46,7 @@ class Table:
     note: str = ""
 
 
-def compared(policies: Mapping[str, Mapping[str, Any]]) -> tuple[Table, ...]:
+def comparison_tables(policies: Mapping[str, Mapping[str, Any]]) -> tuple[Table, ...]:
     """Those with our mechanisms, and where rivals play with their own, those beside us; each if anybody is in it."""
     ours = {name: one for name, one in policies.items() if not name.endswith(OWN)}
     found = [Table(WITH_OURS, _COLUMNS, tuple(_rows(ours)), _above_oracle(ours))] if ours else []
@@ -69,7 +69,7 @@ def _above_oracle(policies: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def wasted(policies: Mapping[str, Mapping[str, Any]]) -> Table:
+def waste_table(policies: Mapping[str, Mapping[str, Any]]) -> Table:
     """Shares of the pool that neither served nor trained, by cause."""
     rows = tuple(
         (name, *(f"{one['waste'][cause]['mean']:.2%}" for cause in CAUSES), f"{one['waste_share']['mean']:.2%}")
@@ -78,7 +78,7 @@ def wasted(policies: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table("Waste by cause", ("policy", *CAUSES.values(), "all"), rows)
 
 
-def moved(policies: Mapping[str, Mapping[str, Any]]) -> Table:
+def moves_table(policies: Mapping[str, Mapping[str, Any]]) -> Table:
     """How long slots take to change hands, and how often jobs were preempted."""
     columns = (
         "policy",
@@ -94,8 +94,10 @@ def moved(policies: Mapping[str, Mapping[str, Any]]) -> Table:
     )
     rows = []
     for name, one in policies.items():
-        times = [told(one[what][p], 1, " s") for what in ("lend_s", "reclaim_s", "replica_s") for p in ("p50", "p99")]
-        often = told(one["preemptions_per_1000_gpu_h"], 1), f"{one['jobs_preempted_often']['mean']:.0f} jobs"
+        times = [
+            figure_text(one[what][p], 1, " s") for what in ("lend_s", "reclaim_s", "replica_s") for p in ("p50", "p99")
+        ]
+        often = figure_text(one["preemptions_per_1000_gpu_h"], 1), f"{one['jobs_preempted_often']['mean']:.0f} jobs"
         rows.append((name, *times, f"{one['on_time_share']['mean']:.1%}", *often))
     return Table("Slots that change hands", columns, tuple(rows))
 
@@ -127,16 +129,16 @@ def _rows(policies: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]
             f"{one['slo_attainment']['mean']:.3%}",
             f"{one['slo_worst_5min']['mean']:.1%}",
             f"{one['goodput_gpu_s']['mean'] / 3600:,.0f} GPU-h",
-            told(one.get("goodput_vs_oracle")),
-            told(one.get("goodput_vs_static")),
+            figure_text(one.get("goodput_vs_oracle")),
+            figure_text(one.get("goodput_vs_static")),
             f"{one['waste_share']['mean']:.2%}",
-            told(one["queue_s"]["p50"], 0, " s"),
-            told(one["jct_s"]["mean"], 0, " s"),
+            figure_text(one["queue_s"]["p50"], 0, " s"),
+            figure_text(one["jct_s"]["mean"], 0, " s"),
             f"{one['preemptions_per_job_max']['mean']:.0f}",
         )
 
 
-def told(figure: Mapping[str, float | None] | None, digits: int = 3, unit: str = "") -> str:
+def figure_text(figure: Mapping[str, float | None] | None, digits: int = 3, unit: str = "") -> str:
     """A figure's mean; nobody may read that of nothing as a zero."""
     mean = None if figure is None else figure["mean"]
     return "-" if mean is None else f"{mean:,.{digits}f}{unit}"

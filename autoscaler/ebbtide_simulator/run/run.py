@@ -403,6 +403,6 @@ def endpoint_spec(name: str, engine: Engine, load: Load, *, replicas_max: int, w
     )
 
 
-def fixed(spec: EndpointSpec, replicas: int) -> EndpointSpec:
+def fixed_spec(spec: EndpointSpec, replicas: int) -> EndpointSpec:
     """As a static partition has it: always so many replicas."""
     return replace(spec, replicas_min=replicas, replicas_max=replicas)

@@ -39,7 +39,7 @@ def policy_config(file: File, inputs: Given) -> PolicyConfig:
     return traced.policy_config(file)
 
 
-def told(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
+def provenance(file: File, inputs: Given, given: Scene) -> dict[str, Any]:
     """Where it comes from, and what is left out or odd; ``given`` is the first seed's scene."""
     if isinstance(inputs, Recorded):
         assert isinstance(file, ReplayFile)

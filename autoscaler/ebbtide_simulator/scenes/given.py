@@ -12,7 +12,7 @@ from ebbtide_simulator.scenes.scene import FACTOR_MAX, Inputs, Named, read
 from ebbtide_simulator.traffic.traces import BadTrace
 
 
-def given(
+def load_inputs(
     config: Path, serving: Sequence[tuple[Path, float, float]], jobs: Sequence[tuple[Path, float, float]]
 ) -> tuple[SimulationFile, Inputs]:
     """Both, read and sound.
@@ -24,7 +24,7 @@ def given(
     return load_section(config, SimulationFile), read([Named(*one) for one in serving], [Named(*job) for job in jobs])
 
 
-def given_ledger(config: Path, folder: Path, factor: float, from_day: float) -> tuple[ReplayFile, Recorded]:
+def load_ledger(config: Path, folder: Path, factor: float, from_day: float) -> tuple[ReplayFile, Recorded]:
     """What is other than it was, and what happened.
 
     Raises:

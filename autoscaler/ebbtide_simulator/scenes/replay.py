@@ -18,7 +18,7 @@ import numpy as np
 from ebbtide.pool.ids import EndpointName, JobName
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide_autoscaler.control import settings
-from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand, bin_of, grown
+from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand, bin_of, grow
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_simulator.model.engine import Engine, Saves, Times
 from ebbtide_simulator.recorded.job_past import JobPast
@@ -100,7 +100,7 @@ def replay_scene(file: ReplayFile, given: Recorded, seed: int) -> Scene:
 
 def _before(bins: Mapping[int, Bin | None], first: int, factor: float) -> Demand:
     """What the forecast knows when it begins: the days before, multiplied as those are that are played."""
-    return grown(
+    return grow(
         Demand(),
         [
             (number, value and Bin(value.mean * factor, value.peak * factor, value.per_s * factor))

@@ -17,7 +17,7 @@ from ebbtide_simulator.run.mix import cast
 from ebbtide_simulator.run.run import Scene, Service, endpoint_spec
 from ebbtide_simulator.scenes.file import EndpointModel, SimulationFile
 from ebbtide_simulator.traffic.draws import CURVE_S, Job, Load, jobs, lasting, load, replicas_needed
-from ebbtide_simulator.traffic.noise import aggregated
+from ebbtide_simulator.traffic.noise import aggregate
 from ebbtide_simulator.traffic.requests import at_full
 from ebbtide_simulator.traffic.traces import Array, BadTrace, Jobs, Requests, Serving, read_jobs, read_serving
 
@@ -163,7 +163,7 @@ def _load(file: SimulationFile, model: EndpointModel, named: Named, trace: Servi
     if isinstance(trace, Requests) and not rows:
         trace = replace(trace, blocks=None)
     if file.run.noise == "aggregated" and _copies_bytes(file, trace, factor) <= COPIES_BYTES:
-        trace, factor = aggregated(trace, factor, seed)
+        trace, factor = aggregate(trace, factor, seed)
     return load(trace, file.engine_of(model), factor, (model.prompt_tokens, model.output_tokens), seed, rows=rows)
 
 

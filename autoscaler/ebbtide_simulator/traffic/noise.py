@@ -18,7 +18,7 @@ Whole = npt.NDArray[np.int64]
 APART_S = 60.0  # over which what was recorded once is spread: the curve of demand is made of minutes
 
 
-def aggregated(trace: Serving, factor: float, seed: int) -> tuple[Serving, float]:
+def aggregate(trace: Serving, factor: float, seed: int) -> tuple[Serving, float]:
     """The trace with the noise of ``factor`` times as many people, and what its rate is still to be multiplied by.
 
     Of rates the noise from minute to minute is that much smaller; within a second it is of the drawn counts anyway. Of

@@ -130,7 +130,7 @@ class PoolState:
 
     def held_by(self, workload: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
         """The slots that ``workload`` occupies under the lease ``epoch``, proven empty ones left out."""
-        return index.held(self.slots, workload, epoch)
+        return index.held_slots(self.slots, workload, epoch)
 
     def free_slots(self) -> tuple[SlotId, ...]:
         """Slots that may be granted, in order of node and index; none of a draining node."""

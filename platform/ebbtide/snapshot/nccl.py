@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, str] = {NVLS: OFF, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Si
 """Of every gang on GPUs that may park, or shall give the same losses again. What its author has set stays."""
 
 
-def chosen(environ: Mapping[str, str]) -> dict[str, str]:
+def nccl_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """What an environment says of the settings that matter; one that is not there is NCCL's own choice."""
     return {name: environ[name] for name in DEFAULTS if name in environ}
 

@@ -20,7 +20,7 @@ from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, DriverUn
 from ebbtide.snapshot.driver.port import Capabilities, GpuMap
 from ebbtide.snapshot.driver.process_start import started_ticks
 from ebbtide.snapshot.driver.process_states import Call, ProcessState, after, sources
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from ebbtide_testing.gpu_driver.fake_operation import FakeOperation
 from ebbtide_testing.gpu_driver.fake_script import READ, Do, Rule, When, read_script, script_of
 from ebbtide_testing.gpu_driver.fake_users import held_by, users_of
@@ -52,7 +52,7 @@ class FakeDriver:
         """See `Driver.state`."""
         self._obey(READ, pid, When.BEFORE)
         who = self._who(READ, pid)
-        with opened(self._file) as book:
+        with open_state(self._file) as book:
             return book.state(who)
 
     def lock(self, pid: int, timeout_ms: int) -> None:
@@ -92,7 +92,7 @@ class FakeDriver:
             raise DriverRefused(call.value, pid, "a process cannot do this to itself", "ask another process")
         self._obey(call.value, pid, When.BEFORE)
         who = self._who(call.value, pid)
-        with opened(self._file) as book:
+        with open_state(self._file) as book:
             now = book.state(who)
             if now is ProcessState.FAILED:
                 raise DriverFailed(call.value, pid, "it is FAILED", "kill it")
@@ -126,7 +126,7 @@ class FakeDriver:
         """The rules that strike now; that they did is on file before they do."""
         script = read_script(script_of(self._file))
         due = []
-        with opened(self._file) as book:
+        with open_state(self._file) as book:
             for place, rule in enumerate(script):
                 if (rule.call, rule.when) == (call, when) and rule.pid in (None, pid):
                     seen = book.seen.get(str(place), 0)
@@ -150,7 +150,7 @@ class FakeDriver:
                 raise DriverUnknown(rule.call, pid, "no answer", "read its state back")
             case Do.FAIL:
                 who = self._who(rule.call, pid)
-                with opened(self._file) as book:
+                with open_state(self._file) as book:
                     book.set_state(who, ProcessState.FAILED)
                 raise DriverFailed(rule.call, pid, "it is FAILED now", "kill it")
 

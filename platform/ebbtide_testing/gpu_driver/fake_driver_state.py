@@ -43,7 +43,7 @@ class DriverState:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[DriverState]:
+def open_state(path: Path) -> Iterator[DriverState]:
     """The book at ``path``, empty if there is none; what was changed is kept if the block ends well."""
     with open(path.with_name(path.name + ".lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -94,7 +94,7 @@ def bundle_fill(plan: ContainerPlan, files: Iterable[Found]) -> Fill:
     return filling(plan, fill_tensor)
 
 
-def changed(files: Iterable[Found]) -> str:
+def first_changed(files: Iterable[Found]) -> str:
     """The first of the files that is not what it was when it was gathered; empty if there is none."""
     for file in files:
         try:

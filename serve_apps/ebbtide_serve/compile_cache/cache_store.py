@@ -23,7 +23,15 @@ from ebbtide.storage.names import ObjectId, ref_name, tag
 from ebbtide.storage.objects.manifest import Kind, Manifest
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.objects.stored_object import StoredObject
-from ebbtide_serve.compile_cache.bundle import Found, bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
+from ebbtide_serve.compile_cache.bundle import (
+    Found,
+    bundle_fill,
+    check_bundle,
+    first_changed,
+    gather,
+    plan_bundle,
+    unpack,
+)
 from ebbtide_serve.compile_cache.fingerprint import Fingerprint
 from ebbtide_serve.compile_cache.relocation import relocate
 
@@ -171,7 +179,7 @@ class _Work:
         with self.store.publication(Kind.ARTEFACT, dict(self.made.facts), attempt_name=attempt) as publication:
             reserve(self.store.ports, publication.attempt, plan.file_bytes)
             publication.add(publication.staging.write(NAME, plan.file_bytes, fill))
-            if name := changed(self.files):
+            if name := first_changed(self.files):
                 raise StorageError(f"{name} was written while it was being kept; the next start tries again")
             leading.confirm()
             self._set_damaged_aside()

@@ -27,13 +27,13 @@ def begin(directory: Path, artefact: ObjectId) -> None:
         _note(directory).write_text(artefact)
 
 
-def failed(directory: Path) -> None:
+def mark_failed(directory: Path) -> None:
     """It failed."""
     with suppress(OSError):  # nothing was restored, or see above
         _note(directory).rename(directory.with_name(f"{directory.name}.failed"))
 
 
-def came_through(directory: Path) -> None:
+def mark_passed(directory: Path) -> None:
     """It came through, or was ended in good order; one that failed before stays so."""
     with suppress(OSError):
         _note(directory).unlink()

@@ -29,7 +29,7 @@ from ebbtide.storage.files.shared_files import Bounded
 from ebbtide.storage.models.registry.model_resolution import StoredModel, resolve
 from ebbtide.storage.models.sources.excluded_weights import left_behind
 from ebbtide.storage.models.sources.local_source import LocalSource
-from ebbtide.storage.models.sources.shard_consistency import shown
+from ebbtide.storage.models.sources.shard_consistency import printable
 from ebbtide.storage.models.sources.source_patience import within_patience
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.remote.urls import local_path
@@ -140,7 +140,7 @@ class Preparation:
 
     async def settle(self, engine: Engine) -> None:
         """Publish what is new, once the engine serves; never fails."""
-        trials.came_through(self._caches)
+        trials.mark_passed(self._caches)
         if self._store is None:
             return
         if self._fingerprint is not None:
@@ -153,14 +153,14 @@ class Preparation:
 
     def failed(self) -> None:
         """The engine did not start: the next one on this node shall do without the caches that this one was given."""
-        trials.failed(self._caches)
+        trials.mark_failed(self._caches)
 
     def close(self) -> None:
         """Give up the model's lease, and remove the caches; what of them is in use stays until its process ends."""
         if self._model is not None:
             self._model.close()
             self._model = None
-        trials.came_through(self._caches)
+        trials.mark_passed(self._caches)
         shutil.rmtree(self._caches, ignore_errors=True)
 
     def _opened(self) -> PoolStore:
@@ -191,7 +191,7 @@ class Preparation:
     def _brought_in(self, store: ObjectStore) -> StoredModel | None:
         wish = self._wish
         if names := _left_behind(wish.model):
-            left = f"{', '.join(map(shown, names[:_SHOWN]))}{' and others' if len(names) > _SHOWN else ''}"
+            left = f"{', '.join(map(printable, names[:_SHOWN]))}{' and others' if len(names) > _SHOWN else ''}"
             raise Refused(f"the store does not take {left}, which the model may need")
         found = resolve(store, wish.model)
         for note in found.imported.notes if found.imported is not None else ():

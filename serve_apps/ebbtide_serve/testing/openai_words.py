@@ -31,7 +31,7 @@ class Asked:
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens, "total_tokens": total}
 
 
-def asked(route: Route, body: bytes, *, model: str, max_model_len: int) -> Asked | JsonReply:
+def parse_request(route: Route, body: bytes, *, model: str, max_model_len: int) -> Asked | JsonReply:
     """The request, or the answer to a bad one."""
     try:
         raw = json.loads(body)

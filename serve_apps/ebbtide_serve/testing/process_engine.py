@@ -21,7 +21,7 @@ from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Re
 from ebbtide_serve.engine.sleep import CanSleep
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.process.lease_env import EngineLease
-from ebbtide_serve.testing.openai_words import Asked, Events, asked, whole
+from ebbtide_serve.testing.openai_words import Asked, Events, parse_request, whole
 
 PROCESS_ENGINE = "ebbtide_serve.testing.process_engine:ProcessEngine"
 CHILD = "ebbtide_serve.testing.process_child"
@@ -134,7 +134,7 @@ class ProcessEngine:
         await self.check_health()
         if self._asleep:
             raise EngineFailed("a request came to an engine that is asleep")
-        request = asked(route, body, model=self._model, max_model_len=self.args.max_model_len)
+        request = parse_request(route, body, model=self._model, max_model_len=self.args.max_model_len)
         if isinstance(request, JsonReply):
             return request
         if request.stream:

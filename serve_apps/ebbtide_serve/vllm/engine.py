@@ -230,7 +230,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """See the port. An idle engine reports nothing, so its last figures are replaced by what the front knows."""
         load, llm = self._load, self._llm
-        busy = llm is not None and compat.unfinished(llm) > 0
+        busy = llm is not None and compat.unfinished_requests(llm) > 0
         return EngineStats(
             running=load.running if busy else 0,
             waiting=load.waiting if busy else 0,

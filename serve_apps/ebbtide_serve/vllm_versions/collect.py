@@ -33,7 +33,7 @@ LONGEST_TYPE = 60  # of some unions the end depends on the version of another pa
 APPLICATIONS = ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server")  # the newer place first
 
 
-def collected() -> dict[str, Any]:
+def collect_facts() -> dict[str, Any]:
     """The facts of this environment's vLLM, as plain JSON types."""
     requests, unread = _requests()
     return {
@@ -91,7 +91,7 @@ def _shown(kind: object) -> str:
 @click.option("--check", is_flag=True, help="Write nothing; fail where the file differs from what is installed.")
 def main(folder: Path, check: bool) -> None:
     """Write the facts of the vLLM that is installed here."""
-    text = json.dumps(collected(), indent=1) + "\n"
+    text = json.dumps(collect_facts(), indent=1) + "\n"
     path = file_of(compat.VERSION, folder)
     if check:
         if not path.exists() or path.read_text() != text:

@@ -39,7 +39,7 @@ __all__ = [
     "create_error_response",
     "init_app_state",
     "sleepy",
-    "unfinished",
+    "unfinished_requests",
 ]
 
 # What vLLM's own HTTP server turns into an answer (entrypoints/serve/exception_handling/register.py; 0.26 and 0.27:
@@ -47,7 +47,7 @@ __all__ = [
 REQUEST_ERRORS: tuple[type[Exception], ...] = (*_VLLM_ERRORS, ValueError, TypeError, OverflowError, NotImplementedError)
 
 
-def unfinished(llm: Any) -> int:
+def unfinished_requests(llm: Any) -> int:
     """How many requests of an ``AsyncLLM`` have not ended."""
     if VERSION >= (0, 29):
         return int(llm.get_num_unfinished_requests())

@@ -28,7 +28,7 @@ def why_not(version: str) -> str:
     )
 
 
-def installed() -> str | None:
+def installed_version() -> str | None:
     """The version of vLLM in this environment; None if there is none."""
     for name in DISTRIBUTIONS:
         try:

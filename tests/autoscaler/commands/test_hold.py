@@ -36,7 +36,7 @@ class Link(FakeLink):
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     found = Link()
     monkeypatch.setattr(calls, "ArbiterLink", lambda: found)
-    monkeypatch.setattr(hold, "joined", lambda pool: ClusterRecord("p", "h:1", "", "", "/s", "/f"))
+    monkeypatch.setattr(hold, "join_pool", lambda pool: ClusterRecord("p", "h:1", "", "", "/s", "/f"))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.setattr(hold, "until_done", no_sleep(progress.until_done))
     found.answer = {"changed": True, "held": ANN}

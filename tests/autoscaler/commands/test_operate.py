@@ -18,7 +18,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
     found = FakeLink()
     record = ClusterRecord("p", "h:1", "", "", "/s", "/f")
     monkeypatch.setattr(calls, "ArbiterLink", lambda: found)
-    monkeypatch.setattr(operate, "joined", lambda pool: record)
+    monkeypatch.setattr(operate, "join_pool", lambda pool: record)
     monkeypatch.setattr(operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.setattr(operate, "until_done", no_sleep(progress.until_done))

@@ -88,7 +88,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any]) -> str:
             return answer
 
     monkeypatch.setattr(command_plan, "ArbiterLink", Link)
-    monkeypatch.setattr(command_plan, "joined", lambda pool: None)
+    monkeypatch.setattr(command_plan, "join_pool", lambda pool: None)
     code, output = run("--at", "+1h")
     assert code == 0, output
     return output

@@ -17,7 +17,7 @@ from ebbtide.pool.events import JobEnded, JobForgotten
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control.fence_table import FenceTable
-from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Inbox, heard, overtaken
+from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Inbox, overtaken, timestamped
 from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from tests.platform.pool.builder import JOB, READY, SEAT, after, pool
 
@@ -26,18 +26,18 @@ SENDER = ("replica", "node", "pid")
 
 
 def test_an_earlier_report_of_the_same_process_is_late() -> None:
-    assert overtaken(heard(REPORT), SENDER, replace(REPORT, seq=4))
-    assert not overtaken(heard(REPORT), SENDER, replace(REPORT, seq=5))
-    assert not overtaken(heard(REPORT), SENDER, replace(REPORT, seq=6))
+    assert overtaken(timestamped(REPORT), SENDER, replace(REPORT, seq=4))
+    assert not overtaken(timestamped(REPORT), SENDER, replace(REPORT, seq=5))
+    assert not overtaken(timestamped(REPORT), SENDER, replace(REPORT, seq=6))
 
 
 def test_a_new_process_counts_from_one_again() -> None:
     for changed in ({"pid": 2}, {"replica": "b"}, {"node": "m"}):
-        assert not overtaken(heard(REPORT), SENDER, replace(REPORT, seq=1, **changed))
+        assert not overtaken(timestamped(REPORT), SENDER, replace(REPORT, seq=1, **changed))
 
 
 def test_a_sender_that_does_not_count_is_always_believed() -> None:
-    assert not overtaken(heard(REPORT), SENDER, replace(REPORT, seq=0))
+    assert not overtaken(timestamped(REPORT), SENDER, replace(REPORT, seq=0))
     assert not overtaken(None, SENDER, REPORT)
 
 
@@ -61,7 +61,7 @@ def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_late
     reports = Inbox(started_s=0.0)
     just_submitted = JobName("next")
     for age_s, job, seat in ((0.0, just_submitted, SeatId("next/0")), (UNKNOWN_FORGOTTEN_S + 1, JOB, SEAT)):
-        at_s = heard(0).at_s - age_s
+        at_s = timestamped(0).at_s - age_s
         reports.controllers[job] = Timestamped(at_s, ControllerReport(job, "i1", ControllerPhase.NO_GANG, 0))
         reports.ranks[job, 0] = Timestamped(at_s, RankReport(job, "i1", 0, 1, "n", 1, 0, 0, RankPhase.STOPPED, 0, 0))
         reports.replicas[seat] = Timestamped(at_s, REPORT)

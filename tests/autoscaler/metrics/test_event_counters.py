@@ -18,7 +18,7 @@ from ebbtide_autoscaler.core.observe.observation import Timestamped
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.core.tick.tick import World, tick
 from ebbtide_autoscaler.metrics.counter_state import CounterState
-from ebbtide_autoscaler.metrics.event_counters import counted
+from ebbtide_autoscaler.metrics.event_counters import count_event
 from ebbtide_autoscaler.metrics.recorder import ArbiterRecorder, Reading
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.builders.metrics import CONDITION, TRAIN, Metered, one_tide, take_all
@@ -122,7 +122,7 @@ def test_what_stops_without_a_preemption_grows_only_if_nothing_else_takes_it_awa
     before: PoolState, grows: bool
 ) -> None:
     stop = Event(RecordId("1-0"), 2_000.0, None, StopJob(TRAIN, "r", preempts=False))
-    assert [one.family for one in counted(before, stop)].count(GROWTHS) == grows
+    assert [one.family for one in count_event(before, stop)].count(GROWTHS) == grows
 
 
 def test_counting_live_and_counting_by_replay_give_the_same() -> None:

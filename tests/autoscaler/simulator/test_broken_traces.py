@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ebbtide_simulator.played.one_run import played
+from ebbtide_simulator.played.one_run import play_one
 from ebbtide_simulator.scenes.file import SimulationFile
 from ebbtide_simulator.scenes.scene import Inputs, Named, scene
 from ebbtide_simulator.traffic.traces import (
@@ -133,7 +133,7 @@ def test_what_is_read_can_be_played_or_is_refused_with_numbers(
     if jobs is not None:
         quiet = Requests(np.array([0.0, 1000.0]), np.array([10.0, 10.0]), np.array([1.0, 1.0]))
         given_jobs = ((Named(Path("j")), jobs),)
-        found = played(FILE, Inputs(((Named(Path("t")), quiet),), given_jobs), "ebbtide", seed).figures
+        found = play_one(FILE, Inputs(((Named(Path("t")), quiet),), given_jobs), "ebbtide", seed).figures
         assert np.isfinite(found["goodput_gpu_s"]) and 0.0 <= found["waste_share"] <= 1.0
 
 
@@ -149,7 +149,7 @@ ONE_ROW: tuple[Columns, ...] = (
 def test_a_trace_of_one_row_plays(tmp_path: Path, columns: Columns) -> None:
     inputs = Inputs(((Named(Path("t")), read_serving(written(tmp_path, columns))),), ())
     for name in ("ebbtide", "static-p100", "oracle", "schedule", "lyra"):
-        found = played(FILE, inputs, name, 0).figures
+        found = play_one(FILE, inputs, name, 0).figures
         assert 0.0 <= found["slo_attainment"] <= 1.0
 
 

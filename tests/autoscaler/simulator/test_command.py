@@ -22,7 +22,7 @@ from ebbtide_simulator.policies.contenders import CONTENDERS
 from ebbtide_simulator.report.page import POINTS, drawn_course
 from ebbtide_simulator.report.report import Report
 from ebbtide_simulator.run.run import COURSE_S
-from ebbtide_simulator.scenes.given import given
+from ebbtide_simulator.scenes.given import load_inputs
 from ebbtide_simulator.scenes.scene import scene
 from ebbtide_simulator.traffic.traces import BadTrace
 from tests.builders.simulate import (
@@ -222,8 +222,10 @@ def test_a_link_to_what_is_read_is_not_written_over_either(files: tuple[str, str
 
 
 def test_all_may_stand_among_names_and_nobody_plays_twice() -> None:
-    assert play.chosen("all") == play.chosen("all,ebbtide") == list(CONTENDERS)
-    assert play.chosen(" lyra ,all")[:2] == ["lyra", "ebbtide"] and len(play.chosen("lyra,all")) == len(CONTENDERS)
+    assert play.parse_policies("all") == play.parse_policies("all,ebbtide") == list(CONTENDERS)
+    assert play.parse_policies(" lyra ,all")[:2] == ["lyra", "ebbtide"] and len(play.parse_policies("lyra,all")) == len(
+        CONTENDERS
+    )
 
 
 @pytest.mark.parametrize("factor", ["nan", "inf", "1e300"])
@@ -371,7 +373,7 @@ def test_what_is_left_out_is_told_with_its_number_before_anything_runs(
 
 def too_much(config: Path, serving: Path, seed: int) -> bool:
     try:
-        scene(*given(config, [(serving, 1.0, 0.0)], []), seed)
+        scene(*load_inputs(config, [(serving, 1.0, 0.0)], []), seed)
     except BadTrace:
         return True
     return False

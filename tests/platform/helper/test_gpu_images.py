@@ -18,7 +18,7 @@ from ebbtide.helper.operations.image_revival import check_revive
 from ebbtide.storage.files.durable_files import Disk
 from ebbtide.system.process import boot_id
 from ebbtide_testing.gpu_driver.fake_driver import machine_of
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from ebbtide_testing.gpu_driver.fake_users import users_of
 from tests.platform.helper.made_up import HERE, NO_CRIU, image
 from tests.platform.helper.trees import counting, helping
@@ -63,7 +63,7 @@ def test_a_tree_on_a_gpu_becomes_an_image_off_it_and_goes_on_on_another_machines
             helper = running.helper
             helper.restore([NAME], {"GPU-1": "GPU-9"})
             helper.unlock([NAME])
-            with opened(fake) as book:
+            with open_state(fake) as book:
                 assert list(book.gpus.values()) == [{"GPU-1": "GPU-9", "GPU-2": "GPU-8"}], "a pair for each GPU there"
             tree.goes_on()
             helper.lock([NAME])

@@ -23,7 +23,7 @@ from ebbtide.pool.events import (
     SlotFreed,
     WakeSeat,
 )
-from ebbtide.pool.rules.drain import drained, occupants
+from ebbtide.pool.rules.drain import is_drained, occupants
 from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
@@ -95,9 +95,9 @@ def test_it_parks_only_where_it_can_and_host_memory_is_left(host: int, ready: tu
 
 def test_a_drained_node_has_no_warm_replica() -> None:
     state = after(warm(), NodeDraining(NODE, "r"))
-    assert SEAT in occupants(state, NODE) and not drained(state, NODE)
+    assert SEAT in occupants(state, NODE) and not is_drained(state, NODE)
     state = after(state, DrainSeat(SEAT, "r"), SeatGone(SEAT))
-    assert drained(state, NODE)
+    assert is_drained(state, NODE)
 
 
 def test_a_replica_that_may_park_leaves_the_fence_where_it_is() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ebbtide.snapshot.nccl import DEFAULTS, chosen, multicast
+from ebbtide.snapshot.nccl import DEFAULTS, multicast, nccl_settings
 
 
 def test_what_is_pinned_can_be_frozen_and_is_recorded_with_what_an_author_has_set() -> None:
-    assert multicast(DEFAULTS) == "" and chosen(DEFAULTS) == DEFAULTS
+    assert multicast(DEFAULTS) == "" and nccl_settings(DEFAULTS) == DEFAULTS
     assert DEFAULTS == {"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
-    assert chosen({"NCCL_ALGO": "Tree", "NCCL_DEBUG": "INFO", "PATH": "/bin"}) == {"NCCL_ALGO": "Tree"}
+    assert nccl_settings({"NCCL_ALGO": "Tree", "NCCL_DEBUG": "INFO", "PATH": "/bin"}) == {"NCCL_ALGO": "Tree"}
 
 
 @pytest.mark.parametrize(

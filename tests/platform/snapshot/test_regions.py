@@ -22,7 +22,7 @@ from ebbtide.snapshot.regions import layout, pages, region_file
 from ebbtide.snapshot.regions import region as region_module
 from ebbtide.snapshot.regions import region_view as look_module
 from ebbtide.snapshot.regions.header import HEADER_BYTES, SLOT_BYTES, Header, encode, newest, slot_offset
-from ebbtide.snapshot.regions.layout import least_bytes, rounded
+from ebbtide.snapshot.regions.layout import least_bytes, round_up
 from ebbtide.snapshot.regions.region import Region
 from ebbtide.snapshot.regions.region_creation import create_region
 from ebbtide.snapshot.regions.region_states import EDGES, RegionKey, RegionState
@@ -31,7 +31,7 @@ from ebbtide.snapshot.regions.region_view import look
 
 KEY = RegionKey("job", 3, 0)
 SIZE = 40_000
-WITHOUT_NOTE = least_bytes(rounded(SIZE))
+WITHOUT_NOTE = least_bytes(round_up(SIZE))
 
 
 @pytest.fixture

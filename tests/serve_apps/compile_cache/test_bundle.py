@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ebbtide.storage.errors import Corrupt, Refused
 from ebbtide.storage.safetensors.file_header import Header, parse_header
 from ebbtide.storage.safetensors.file_layout import TensorSpec, plan_container
-from ebbtide_serve.compile_cache.bundle import bundle_fill, changed, check_bundle, gather, plan_bundle, unpack
+from ebbtide_serve.compile_cache.bundle import bundle_fill, check_bundle, first_changed, gather, plan_bundle, unpack
 from tests.builders.replica import TREE, made, read, write
 from tests.platform.storage.stores import stock_tensors
 
@@ -61,9 +61,9 @@ def test_a_cache_that_is_too_large_is_refused_and_not_cut(tmp_path: Path) -> Non
 def test_a_file_that_changes_meanwhile_is_named(tmp_path: Path, act: object) -> None:
     write(tmp_path, TREE)
     files = gather(tmp_path)
-    assert changed(files) == ""
+    assert first_changed(files) == ""
     act(tmp_path / "triton/KEY=/.hidden")  # type: ignore[operator]
-    assert changed(files) == "triton/KEY=/.hidden"
+    assert first_changed(files) == "triton/KEY=/.hidden"
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ def test_a_link_that_took_the_place_of_a_file_is_not_followed(tmp_path: Path) ->
     plan = plan_bundle(files)
     with pytest.raises(OSError, match="symbolic links"):
         bundle_fill(plan, files)(0, memoryview(bytearray(plan.file_bytes)))
-    assert changed(files) == "triton/KEY=/.hidden"
+    assert first_changed(files) == "triton/KEY=/.hidden"

@@ -25,17 +25,17 @@ def test_a_start_under_way_makes_nothing_suspect(tmp_path: Path, mine: Path) -> 
     assert trials.suspects(tmp_path / "nothing there") == frozenset()
     trials.begin(mine, ONE)
     assert trials.suspects(tmp_path) == frozenset()
-    trials.came_through(mine)
+    trials.mark_passed(mine)
     assert list(tmp_path.iterdir()) == []
-    trials.came_through(mine)
+    trials.mark_passed(mine)
 
 
 def test_a_start_that_failed_makes_its_caches_suspect_at_once(tmp_path: Path, mine: Path) -> None:
-    trials.failed(mine)
+    trials.mark_failed(mine)
     assert trials.suspects(tmp_path) == frozenset()
     trials.begin(mine, ONE)
-    trials.failed(mine)
-    trials.came_through(mine)
+    trials.mark_failed(mine)
+    trials.mark_passed(mine)
     assert trials.suspects(tmp_path) == {ONE}
 
 

@@ -13,7 +13,7 @@ from ebbtide_serve.engine.factory import make_engine
 from ebbtide_serve.engine.port import EngineSettings
 from ebbtide_serve.errors import EngineFailed
 from ebbtide_serve.vllm_versions.facts import facts_of, file_of
-from ebbtide_serve.vllm_versions.supported import DEFAULT, FIRST, LAST, check, installed, minor, why_not
+from ebbtide_serve.vllm_versions.supported import DEFAULT, FIRST, LAST, check, installed_version, minor, why_not
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -49,7 +49,7 @@ def test_what_the_project_installs_by_default_is_the_default() -> None:
 
 
 def test_the_installed_version_is_found() -> None:
-    found = installed()
+    found = installed_version()
     assert found is not None and check(found)
 
 

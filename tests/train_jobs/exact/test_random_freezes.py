@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from tests.platform.helper.trees import helping
 from tests.train_jobs import gangs
 from tests.train_jobs.exact.courses import Course, must_equal, random_parks
@@ -35,7 +35,7 @@ def frozen_at_random(folder: Path, course: Course, *, world: int, freezes: int, 
     must_equal(folder / "job", calm, world=world, steps=course.steps)
     there = (folder / "job" / "there").read_text().splitlines()
     assert len(there) == freezes * world and all(line.startswith("False") for line in there), "none had its group"
-    with opened(folder / "driver") as book:
+    with open_state(folder / "driver") as book:
         calls = Counter(call for call, _pid in book.calls)
     each = (freezes + 1) * world  # and the rehearsal, once for each rank
     assert calls == {"lock": each, "checkpoint": each, "restore": each, "unlock": each}

@@ -23,7 +23,7 @@ from ebbtide.helper.client import Helper
 from ebbtide.snapshot.driver.process_states import ProcessState
 from ebbtide.system.process import is_alive
 from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
 from ebbtide_testing.gpu_driver.fake_users import users_of
 from ebbtide_train.commands.interactive_sessions import sessions
@@ -77,11 +77,11 @@ class Node:
         write_script(script_of(self.fake), list(rules))
 
     def calls(self) -> list[tuple[str, int]]:
-        with opened(self.fake) as book:
+        with open_state(self.fake) as book:
             return [(call, pid) for call, pid in book.calls]
 
     def maps(self) -> list[dict[str, str]]:
-        with opened(self.fake) as book:
+        with open_state(self.fake) as book:
             return list(book.gpus.values())
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ebbtide.client.messages import ControllerOrders, ControllerPhase, ControllerReport, Lease
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.report_numbers import ReportNumbers
-from ebbtide_train.output_tail import TAIL_CHARS, cut
+from ebbtide_train.output_tail import TAIL_CHARS, cut_tail
 
 REPORT_EVERY_S = 0.2  # the arbiter takes 10 s of silence for death
 ERROR_CHARS = 500
@@ -100,7 +100,7 @@ class ControllerLink:
             self._failures += 1
             self._failed_epoch = self._epoch
             self._last_error = error[:ERROR_CHARS]
-            self._log_tail = cut(log_tail, TAIL_CHARS)
+            self._log_tail = cut_tail(log_tail, TAIL_CHARS)
 
     def committed(self, step: int) -> None:
         """The job's published checkpoint covers ``step`` finished steps; never falls."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ebbtide_train.controller.gang import Member
 from ebbtide_train.controller.remote_processes import tail_there
-from ebbtide_train.output_tail import TAIL_CHARS, cut, tail
+from ebbtide_train.output_tail import TAIL_CHARS, cut_tail, tail
 
 _RANKS = 3  # at most: the others say the same
 
@@ -33,4 +33,4 @@ def failed_rank_output(
         read = tail if member.node == here else lambda paths, chars, node=member.node: there(node, paths, chars=chars)
         if text := read(member.printed, chars=share):
             parts.append(head + text)
-    return cut("\n".join(parts), chars)
+    return cut_tail("\n".join(parts), chars)

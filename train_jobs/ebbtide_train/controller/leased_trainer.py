@@ -14,7 +14,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ebbtide_train.controller import placement_groups
 from ebbtide_train.controller.lease_backend import LeaseBackendConfig
-from ebbtide_train.controller.train_internals import NODE_LABEL, GangController, controller_env, needed
+from ebbtide_train.controller.train_internals import NODE_LABEL, GangController, controller_env, train_callbacks
 from ebbtide_train.worker.entry import enter
 from ebbtide_train.worker.job_plan import JobPlan
 
@@ -84,4 +84,4 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
                 ray.get(controller.abort.remote(), timeout=ABORT_S)
 
     def _create_default_callbacks(self) -> list[Any]:
-        return needed(super()._create_default_callbacks())
+        return train_callbacks(super()._create_default_callbacks())

@@ -266,7 +266,7 @@ def controller_env() -> dict[str, str]:
 UNNEEDED = (PlacementGroupCleanerCallback, DatasetsCallback)
 
 
-def needed(callbacks: Sequence[Any]) -> list[Any]:
+def train_callbacks(callbacks: Sequence[Any]) -> list[Any]:
     """Train's callbacks but for two that start a process each.
 
     The cleaner of placement groups is a detached actor per job that asks the dashboard once a second whether the

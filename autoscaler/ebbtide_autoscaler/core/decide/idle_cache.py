@@ -49,13 +49,13 @@ class IdleDecision:
             self.state is snapshot.state
             and self.reclaim is reclaim
             and self.since_s <= now_s < self.until_s
-            and satisfied(targets)
+            and all_met(targets)
             and self.config == config
             and self.away == memory.away
             and (self.asides is snapshot.asides or self.asides == snapshot.asides)
         )
 
 
-def satisfied(targets: Sequence[ReplicaTarget]) -> bool:
+def all_met(targets: Sequence[ReplicaTarget]) -> bool:
     """Whether every endpoint has what it wants."""
     return all(target.replicas == target.now for target in targets)

@@ -16,9 +16,9 @@ from itertools import groupby
 
 from ebbtide.pool.events import Decision, DrainSeat, ResumeJob, StopJob
 from ebbtide.pool.ids import EndpointName, JobName
-from ebbtide.pool.lookup.index import awaited
+from ebbtide.pool.lookup.index import awaited_slots
 from ebbtide.pool.state import SeatRecord
-from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, IdleDecision, satisfied
+from ebbtide_autoscaler.core.decide.idle_cache import IdleCache, IdleDecision, all_met
 from ebbtide_autoscaler.core.decide.new_plan import begin_plan
 from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY, ReplicaTarget, may_go, replica_targets
 from ebbtide_autoscaler.core.jobs.allocate import allocate_to_jobs
@@ -84,7 +84,7 @@ def decide(
     ending = [move.job for move in plan.moves if isinstance(move, ResumeJob | StopJob)]
     worth_s = {name: plan.restart_costs_s(name) for name in ending}
     away = with_ended(memory.away, now_s, state, plan.moves, worth_s)
-    if not plan.moves and not grow_since_s and satisfied(targets):
+    if not plan.moves and not grow_since_s and all_met(targets):
         cache.last = IdleDecision(
             state, snapshot.asides, memory.away, config, reclaim, now_s, plan.until_s, decision.waits
         )
@@ -112,7 +112,7 @@ def _lower(target: ReplicaTarget, plan: Plan) -> None:
     record = state.endpoints[target.endpoint]
     seats = [seat for seat in state.seats_of(target.endpoint) if seat.state in COMING_OR_READY]
     going = [seat for seat in seats if may_go(plan.now_s, state, record, seat)]
-    claimed = awaited(state.jobs)
+    claimed = awaited_slots(state.jobs)
 
     def goes_first(seat: SeatRecord) -> tuple[bool, bool, bool]:
         lets_back = not claimed.keys().isdisjoint(seat.slots)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ebbtide.pool.ids import EndpointName
 from ebbtide_autoscaler.core.demand.load import running
-from ebbtide_autoscaler.core.forecast.demand_bins import Bin, Demand, OpenBin, bin_of, grown, heard
+from ebbtide_autoscaler.core.forecast.demand_bins import Bin, Demand, OpenBin, add_sample, bin_of, grow
 from ebbtide_autoscaler.core.forecast.outlook import Outlook, outlook
 from ebbtide_autoscaler.core.forecast.surge import GAP_S, Samples
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
@@ -66,7 +66,7 @@ class DemandWatch:
             since_s = since_s if now_s - since_s <= self._silent_s else now_s
             demand = running(signals)
             self._surge(now_s, name, demand)
-            one, full = heard(one, demand, since_s=since_s, now_s=now_s, per_s=signals.arriving_per_s)
+            one, full = add_sample(one, demand, since_s=since_s, now_s=now_s, per_s=signals.arriving_per_s)
             self._open[name] = (one, now_s)
             found += [Closed(name, bin.number, bin.closed()) for bin in full]
         self._keep(found)
@@ -75,7 +75,7 @@ class DemandWatch:
 
     def _keep(self, closed: list[Closed]) -> None:
         for one in closed:
-            self._demand[one.endpoint] = grown(self._demand.get(one.endpoint, Demand()), [(one.number, one.value)])
+            self._demand[one.endpoint] = grow(self._demand.get(one.endpoint, Demand()), [(one.number, one.value)])
 
     def _look_ahead(self, last: int, grew: Set[EndpointName]) -> None:
         """Make anew what is expected where bins came, or where it is as of a bin before ``last``, the last full one."""
@@ -83,7 +83,7 @@ class DemandWatch:
         if not names:
             return
         # As of now, and unknown where nothing was heard; `_demand` itself grows by what goes to the ledger only.
-        anew = {name: outlook(grown(self._demand[name], [(last, None)])) for name in names}
+        anew = {name: outlook(grow(self._demand[name], [(last, None)])) for name in names}
         kept = {
             name: replace(one, surges=self._outlooks[name].surges)
             for name, one in anew.items()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ebbtide.pool.ids import EndpointName, SeatId, number_of
-from ebbtide.pool.lookup.derived_maps import grouped, summed
+from ebbtide.pool.lookup.derived_maps import group_by, sum_by
 from ebbtide.pool.plural import many
 from ebbtide.pool.spec import EndpointSpec
 from ebbtide.pool.state import EndpointRecord, PoolState, SeatRecord
@@ -132,17 +132,17 @@ class _Aim:
     under_most: int
 
 
-@grouped(order=number_of)
+@group_by(order=number_of)
 def _here(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
     return (seat.endpoint, seat) if seat.state in COMING_OR_READY else None
 
 
-@summed
+@sum_by
 def _coming(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.state in COMING else None
 
 
-@summed
+@sum_by
 def warm_count(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     """How many warm replicas each endpoint has; those without any are left out."""
     return {seat.endpoint: 1} if seat.state is SeatState.WARM else None

@@ -68,7 +68,7 @@ def bin_of(now_s: float) -> int:
     return int(now_s // BIN_S)
 
 
-def heard(
+def add_sample(
     open_bin: OpenBin | None, demand: float, *, since_s: float, now_s: float, per_s: float = 0.0
 ) -> tuple[OpenBin, list[OpenBin]]:
     """Take in that demand was so from ``since_s`` until now.
@@ -105,7 +105,7 @@ def heard(
         one = OpenBin(max(one.number + 1, bin_of(since_s)))
 
 
-def grown(demand: Demand, closed: Sequence[tuple[int, Bin | None]]) -> Demand:
+def grow(demand: Demand, closed: Sequence[tuple[int, Bin | None]]) -> Demand:
     """With further bins, each with its number, in order. A gap before one is unknown; one that is there is kept."""
     bins, first = list(demand.bins), demand.first if demand.bins else (closed[0][0] if closed else 0)
     for number, value in closed:

@@ -42,7 +42,7 @@ def guesses(logs: Array, lead: int) -> Array:
     return np.stack([_last(logs), _then(logs, lead, DAY), _then(logs, lead, WEEK)])
 
 
-def mixed(logs: Array, made: Array, lead: int) -> Array:
+def mix(logs: Array, made: Array, lead: int) -> Array:
     """The guesses as one, of shape (n,): each weighted by its errors as they were known at that moment."""
     errors = np.full_like(made, np.nan)
     errors[:, lead:] = np.abs(logs[lead:] - made[:, :-lead])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand
-from ebbtide_autoscaler.core.forecast.experts import HALF_BINS, Array, decayed_mean, guesses, mixed
+from ebbtide_autoscaler.core.forecast.experts import HALF_BINS, Array, decayed_mean, guesses, mix
 from ebbtide_autoscaler.core.forecast.surge import SAMPLE_S, Surge
 
 LEADS = (1, 3, 12, 48)  # bins: 5 min (a replica starts), 15 min, an hour (a restart pays), 4 hours (a plan)
@@ -159,7 +159,7 @@ def _peak(one: Bin | None) -> float:
 def _expected(logs: Array, peaks: Array, lead: int) -> Expected | None:
     if len(logs) <= lead:
         return None
-    guessed = mixed(logs, guesses(logs, lead), lead)
+    guessed = mix(logs, guesses(logs, lead), lead)
     above = peaks[lead:] - guessed[:-lead]
     known = ~np.isnan(above)
     if np.isnan(guessed[-1]) or known.sum() < ENOUGH:

@@ -11,7 +11,7 @@ from heapq import merge
 
 from ebbtide.pool.events import GrantJob, ResumeJob, StopJob
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.lookup.derived_maps import chosen, ordered
+from ebbtide.pool.lookup.derived_maps import order_by, select
 from ebbtide.pool.lookup.index import in_state
 from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, SeatRecord, SlotRecord
@@ -34,7 +34,7 @@ from ebbtide_autoscaler.core.jobs.slot_budget import SlotBudget, starves_now
 from ebbtide_autoscaler.core.jobs.starvation import preempt_for_starving
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.pending_reasons import SharedReason
-from ebbtide_autoscaler.core.plan.placement import packed
+from ebbtide_autoscaler.core.plan.placement import pack
 from ebbtide_autoscaler.core.plan.plan import Plan
 
 _THEY_GO_FIRST = "waits: replicas need slots, they go first"
@@ -118,12 +118,12 @@ def _keep_for_returning(budget: SlotBudget) -> None:
         budget.kept = {**budget.kept, **{slot: (name,) for name in back for slot in jobs[name].gang}}
 
 
-@chosen
+@select
 def _coming(seat: SeatRecord) -> bool | None:
     return True if seat.state in COMING else None
 
 
-@ordered(queue_key)
+@order_by(queue_key)
 def _who_may_take(job: JobRecord) -> JobRecord | None:
     """All jobs in turn, but those that have ended or run with as many workers as they may have."""
     return job if _may_take(job) else None
@@ -182,7 +182,7 @@ def _looked_at(budget: SlotBudget, asks: Asks, line: PendingGroup, alone: Set[Jo
             at += 1
 
 
-@ordered(queue_key)
+@order_by(queue_key)
 def _others(job: JobRecord) -> JobRecord | None:
     return job if _may_take(job) and not waits_only(job) else None
 
@@ -257,7 +257,7 @@ def _start(budget: SlotBudget, job: JobRecord) -> None:
         return
     if plan.contested:  # guard: replicas that lack slots go before waiting jobs
         if name in plan.minima and len(plan.owed) >= spec.workers_min:
-            slots = packed(budget.state, plan.owed, spec.workers_min)
+            slots = pack(budget.state, plan.owed, spec.workers_min)
             plan.owed = [slot for slot in plan.owed if slot not in slots]
             plan.moves.append(GrantJob(name, slots, f"its minimum of {spec.workers_min}, which replicas leave to it"))
             budget.count(job, len(slots))
@@ -284,7 +284,7 @@ def _start(budget: SlotBudget, job: JobRecord) -> None:
     count = min(len(room), most)
     if plan.shares is not None and count > spec.workers_min:
         count = max(spec.workers_min, min(count, plan.shares.beyond_claims(job, budget.state.jobs, len(room))))
-    slots = plan.free.for_gang(count) if room is plan.free.listed() else packed(budget.state, room, count)
+    slots = plan.free.for_gang(count) if room is plan.free.listed() else pack(budget.state, room, count)
     fair = f"; {plan.shares.words(job)}" if plan.shares is not None else ""
     budget.take(slots, job)
     plan.moves.append(GrantJob(name, slots, f"{many(len(room), 'slot', 'is')} free; it takes {len(slots)}{fair}"))

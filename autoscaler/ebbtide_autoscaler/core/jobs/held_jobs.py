@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from ebbtide.pool.events import StopJob
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.lookup.derived_maps import chosen
+from ebbtide.pool.lookup.derived_maps import select
 from ebbtide.pool.state import Hold, JobRecord
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.jobs.preemption_move import preempt
@@ -46,6 +46,6 @@ def why_held(name: JobName, hold: Hold) -> str:
     return f"held by {hold.by} since {since} UTC ({hold.reason}); `ebbtide resume {name}` lets it go on"
 
 
-@chosen
+@select
 def _held(job: JobRecord) -> Hold | None:
     return job.held

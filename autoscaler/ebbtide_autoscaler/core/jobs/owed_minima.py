@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.lookup.derived_maps import chosen
-from ebbtide.pool.lookup.index import awaited, by_node, in_state, nodes_with, remembered
+from ebbtide.pool.lookup.derived_maps import select
+from ebbtide.pool.lookup.index import awaited_slots, by_node, cached_by_identity, in_state, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
@@ -13,7 +13,7 @@ from ebbtide_autoscaler.core.demand.replica_target import COMING_OR_READY
 from ebbtide_autoscaler.core.plan.fair_share import Shares
 from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.placement import lendable, may_lose
-from ebbtide_autoscaler.core.plan.protection import at_its_bound
+from ebbtide_autoscaler.core.plan.protection import why_at_bound
 
 
 def is_owed(job: JobRecord) -> bool:
@@ -35,10 +35,10 @@ def is_owed(job: JobRecord) -> bool:
 
 def _grows_at_its_bound(job: JobRecord) -> bool:
     stopped = job.stopped_to_grow and job.asked_s >= job.ran_since_s  # else it trained since
-    return stopped and bool(at_its_bound(job.asked_s, job))
+    return stopped and bool(why_at_bound(job.asked_s, job))
 
 
-@remembered
+@cached_by_identity
 def on_their_way_back(jobs: Mapping[JobName, JobRecord]) -> Sequence[JobRecord]:
     """All of them, those that come first served first."""
     return sorted(_owed(jobs).values(), key=lambda job: (*job_order(job), job.spec.name))
@@ -64,7 +64,7 @@ def minima_owed(state: PoolState, shares: Shares | None = None) -> Mapping[JobNa
     return owed
 
 
-@remembered
+@cached_by_identity
 def _reached(state: PoolState) -> int:
     """Slots that may come to such jobs."""
     out = _out_of_reach(state)
@@ -87,7 +87,7 @@ def reserve_minima(state: PoolState, free: Sequence[SlotId], minima: Mapping[Job
     room = Counter(lendable(state))
     room.update(nodes_with(state.slots, SlotState.RECLAIMING))
     room.update(state.slots[slot].slot.node for slot in free)
-    waited_for = awaited(state.jobs)
+    waited_for = awaited_slots(state.jobs)
     order = sorted(free, key=lambda slot: (room[state.slots[slot].slot.node], slot in waited_for))
     return frozenset(order[:count])
 
@@ -103,6 +103,6 @@ def _out_of_reach(state: PoolState) -> set[SlotId]:
     return out
 
 
-@chosen
+@select
 def _owed(job: JobRecord) -> JobRecord | None:
     return job if is_owed(job) else None

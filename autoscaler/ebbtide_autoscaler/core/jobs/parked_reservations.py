@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain
 
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.lookup.derived_maps import chosen
-from ebbtide.pool.lookup.index import awaited
+from ebbtide.pool.lookup.derived_maps import select
+from ebbtide.pool.lookup.index import awaited_slots
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.plan.job_order import job_order
@@ -31,7 +31,7 @@ def reserve_for_parked(plan: Plan) -> Mapping[SlotId, Sequence[JobName]]:
         # guard: slots of a job that has just parked are kept
         return plan.now_s - state.jobs[name].asked_s < plan.restart_costs_s(name)
 
-    waiting = awaited(state.jobs)
+    waiting = awaited_slots(state.jobs)
     if not waiting:
         return {}
     back = {name for name in {*chain.from_iterable(waiting.values())} if soon(name)}
@@ -53,7 +53,7 @@ def can_return(
     """
     state = plan.state
     found, taken = set[JobName](), {*kept}
-    waiting = {*chain.from_iterable(awaited(state.jobs).values())} if room > 0 else ()
+    waiting = {*chain.from_iterable(awaited_slots(state.jobs).values())} if room > 0 else ()
     for job in sorted((state.jobs[name] for name in waiting), key=job_order):
         count = len(job.gang)
         if count <= room and plan.free.has(job.gang) and taken.isdisjoint(job.gang) and may_have(job, count):
@@ -82,7 +82,7 @@ def released_too_late(
     return {name: names for name, names in found.items() if names}
 
 
-@chosen
+@select
 def _to_grow(job: JobRecord) -> JobRecord | None:
     """The job, if it was stopped to grow and is not back yet.
 

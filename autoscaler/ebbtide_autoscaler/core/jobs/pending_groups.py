@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.lookup.derived_maps import lined_up, ordered
+from ebbtide.pool.lookup.derived_maps import lined_up, order_by
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JobState
 from ebbtide_autoscaler.core.plan.job_order import job_order
@@ -72,7 +72,7 @@ def pending_groups(jobs: Mapping[JobName, JobRecord]) -> Mapping[Asks, PendingGr
     return _lines(jobs)
 
 
-@ordered(queue_key)
+@order_by(queue_key)
 def waiting(job: JobRecord) -> JobRecord | None:
     """All that wait, in turn."""
     return job if waits_only(job) else None
@@ -82,7 +82,7 @@ def _time(job: JobRecord) -> tuple[float, JobName]:
     return waits_since_s(job), job.spec.name
 
 
-@ordered(_time)
+@order_by(_time)
 def waiting_by_time(job: JobRecord) -> JobRecord | None:
     """All that wait, those first that have waited longest."""
     return job if waits_only(job) else None

@@ -50,10 +50,10 @@ def preemption_costs(
 def at_admission(state: PoolState, seen: Observation, spec: JobSpec, *, restart_s: float) -> StepAside | None:
     """Of a job that is just submitted, by what it declares; None: the pool has no node yet."""
     places = _anywhere(state, seen, spec)
-    return step_aside(declared(spec, restart_s), places) if places else None
+    return step_aside(declared_asks(spec, restart_s), places) if places else None
 
 
-def declared(spec: JobSpec, restart_s: float) -> Asks:
+def declared_asks(spec: JobSpec, restart_s: float) -> Asks:
     """What the job's file says of it."""
     return Asks(
         worker_bytes=spec.host_bytes_per_worker, in_place=spec.in_place, grace_s=spec.grace_s, restart_s=restart_s

@@ -15,7 +15,7 @@ from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.preemption_move import preempt
 from ebbtide_autoscaler.core.plan.placement import may_lose
 from ebbtide_autoscaler.core.plan.plan import Plan
-from ebbtide_autoscaler.core.plan.protection import protected
+from ebbtide_autoscaler.core.plan.protection import why_protected
 
 
 def reclaim(plan: Plan) -> None:
@@ -40,7 +40,7 @@ def reclaim(plan: Plan) -> None:
         ):
             continue
         # guard: a semi-preemptible job keeps its minimum
-        why_not = protected(plan.now_s, job) or ("" if may_lose(job) else "is semi-preemptible and at its minimum")
+        why_not = why_protected(plan.now_s, job) or ("" if may_lose(job) else "is semi-preemptible and at its minimum")
         if why_not:
             held_back.append(f"job {job.spec.name} {why_not}")
             continue
@@ -77,7 +77,7 @@ def _left_for_later(plan: Plan) -> tuple[int, list[str]]:
         plan.shortfall.leave(node)
     running = (job for job in plan.state.jobs.values() if later and job.state is JobState.RUNNING)
     here = (job for job in running if not later.keys().isdisjoint(map(node_of, job.gang)))
-    why = [f"job {job.spec.name} {why_not}" for job in here if (why_not := protected(plan.now_s, job))]
+    why = [f"job {job.spec.name} {why_not}" for job in here if (why_not := why_protected(plan.now_s, job))]
     return sum(later.values()), why
 
 

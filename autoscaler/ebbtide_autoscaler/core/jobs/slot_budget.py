@@ -7,7 +7,7 @@ from itertools import accumulate, chain, islice
 from math import inf
 
 from ebbtide.pool.ids import JobName, SlotId
-from ebbtide.pool.lookup.derived_maps import ordered
+from ebbtide.pool.lookup.derived_maps import order_by
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JobState
@@ -15,7 +15,7 @@ from ebbtide_autoscaler.core.jobs.pending_groups import Asks, queue_key, waits_s
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
 from ebbtide_autoscaler.core.plan.job_order import job_order
 from ebbtide_autoscaler.core.plan.plan import Plan
-from ebbtide_autoscaler.core.plan.protection import protected
+from ebbtide_autoscaler.core.plan.protection import why_protected
 
 _NOBODY: Set[JobName] = frozenset()
 _WITHOUT_SLOTS = frozenset({JobState.WAITING, JobState.PARKED})
@@ -140,7 +140,7 @@ class SlotBudget:
         """Slots of preemptible jobs that came after it and may be asked now: at most so many can others give to it."""
         if self._askable is None:
             after = [one for one in running(self.state.jobs) if one.spec.workload_class is WorkloadClass.PREEMPTIBLE]
-            counts = [0 if protected(self.now_s, one) else len(one.gang) for one in reversed(after)]
+            counts = [0 if why_protected(self.now_s, one) else len(one.gang) for one in reversed(after)]
             self._askable = [job_order(one) for one in after], [*reversed([*accumulate(counts)]), 0]
         turns, counts = self._askable
         return counts[bisect_right(turns, job_order(job))]
@@ -150,7 +150,7 @@ class SlotBudget:
         self.plan.waits.append((job.spec.name, why))
 
 
-@ordered(queue_key)
+@order_by(queue_key)
 def running(job: JobRecord) -> JobRecord | None:
     """Jobs that run, in turn."""
     return job if job.state is JobState.RUNNING else None

@@ -9,7 +9,7 @@ from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.jobs.preemption_move import preempt
 from ebbtide_autoscaler.core.jobs.slot_budget import SlotBudget, running
 from ebbtide_autoscaler.core.plan.job_order import job_order
-from ebbtide_autoscaler.core.plan.protection import protected
+from ebbtide_autoscaler.core.plan.protection import why_protected
 
 
 def preempt_for_starving(budget: SlotBudget, job: JobRecord, waited_s: float) -> str:
@@ -99,5 +99,5 @@ def _may_leave(budget: SlotBudget) -> list[JobRecord]:
         one
         for one in running(budget.state.jobs)
         if one.spec.name not in moved
-        and not protected(budget.now_s, one)  # guard: a protected job makes no room for another job
+        and not why_protected(budget.now_s, one)  # guard: a protected job makes no room for another job
     ]

@@ -71,7 +71,7 @@ def retire(state: PoolState, known: EndpointRecord, why: str, may_move: bool) ->
             yield DrainSeat(seat.id, why)
 
 
-def unsettled(config: PoolFile, state: PoolState) -> dict[str, list[str]]:
+def seats_to_change(config: PoolFile, state: PoolState) -> dict[str, list[str]]:
     """Seats that must change before the pool agrees with its file, by endpoint: old revisions, and those that retire.
 
     An endpoint that is still to be declared or removed is named with no seats.

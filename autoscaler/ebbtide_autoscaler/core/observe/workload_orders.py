@@ -41,14 +41,14 @@ def replica_orders(state: PoolState, report: ReplicaReport) -> ReplicaOrders:
     return ReplicaOrders(draining=record.state in TAKES_NO_REQUESTS, park=parks and meant)
 
 
-def placed(state: PoolState, seat: SeatRecord, node: NodeId, gpu_ids: tuple[int, ...]) -> frozenset[SlotId]:
+def placed_slots(state: PoolState, seat: SeatRecord, node: NodeId, gpu_ids: tuple[int, ...]) -> frozenset[SlotId]:
     """The slots that a seat's replica has come to: where Ray put it, or its own if Ray gives it the node alone."""
     if seat.fenced:
         return frozenset(slot for slot in seat.slots if state.slots[slot].slot.node == node)
     return frozenset(slot_id(node, index) for index in gpu_ids)
 
 
-def directive(state: PoolState, report: RankReport) -> JobDirective | None:
+def rank_directive(state: PoolState, report: RankReport) -> JobDirective | None:
     """What the rank that sent ``report`` should do; None: nothing is known of its job, it goes on as it is."""
     job = next((job for name, job in state.jobs.items() if name == report.job), None)
     if job is None:
@@ -70,7 +70,7 @@ def _desired_state(state: PoolState, job: JobRecord) -> tuple[DesiredState, Leas
     return (DesiredState.CANCEL if job.cancelled else DesiredState.STOP), None
 
 
-def orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
+def controller_orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
     """What the job's Train controller should do when it has no gang."""
     if (
         job.state is JobState.STARTING  # guard: a controller whose job steps aside has no lease

@@ -13,8 +13,8 @@ from itertools import groupby
 from math import inf
 
 from ebbtide.pool.ids import JobName
-from ebbtide.pool.lookup.derived_maps import chosen
-from ebbtide.pool.lookup.index import remembered
+from ebbtide.pool.lookup.derived_maps import select
+from ebbtide.pool.lookup.index import cached_by_identity
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState
@@ -193,7 +193,7 @@ def _needs(job: JobRecord) -> int:
     return len(job.gang) if job.state is JobState.PARKED else job.spec.workers_min
 
 
-@remembered
+@cached_by_identity
 def _held(jobs: Mapping[JobName, JobRecord]) -> Mapping[str, int]:
     found: Counter[str] = Counter()
     for job in jobs.values():
@@ -202,13 +202,13 @@ def _held(jobs: Mapping[JobName, JobRecord]) -> Mapping[str, int]:
     return found
 
 
-@chosen
+@select
 def _without_slots(job: JobRecord) -> JobRecord | None:
     lacks = job.state not in JOB_HOLDS_SLOTS and job.state is not JobState.ENDED
     return job if lacks and not job.cancelled and job.held is None else None
 
 
-@remembered
+@cached_by_identity
 def _first_of_each_size(waiting: tuple[JobRecord, ...]) -> Sequence[JobRecord]:
     found: dict[tuple[str, int], JobRecord] = {}
     for job in waiting:

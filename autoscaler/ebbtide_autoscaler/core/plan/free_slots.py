@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from ebbtide.pool.ids import NodeId, SlotId, node_of
-from ebbtide.pool.lookup.index import awaited, nodes_with, remembered
+from ebbtide.pool.lookup.index import awaited_slots, cached_by_identity, nodes_with
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
 from ebbtide_autoscaler.core.plan.placement import askable, lendable, placing_nodes
@@ -97,7 +97,7 @@ class FreeSlots:
         Slots that no parked job waits for go first, so that parked jobs can come back; then the fullest node, so that
         larger gangs find room elsewhere.
         """
-        by_slot, busy = awaited(self._state.jobs), self._busy()
+        by_slot, busy = awaited_slots(self._state.jobs), self._busy()
 
         def claimed(slot: SlotId) -> int:
             return len(by_slot.get(slot, ()))
@@ -183,7 +183,7 @@ class FreeSlots:
             order.changed(node)
 
 
-@remembered
+@cached_by_identity
 def _sizes(by_node: Mapping[NodeId, Sequence[SlotId]]) -> Mapping[int, int]:
     """How many nodes have so many slots."""
     return Counter(map(len, by_node.values()))

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.lookup.derived_maps import chosen, summed
+from ebbtide.pool.lookup.derived_maps import select, sum_by
 from ebbtide.pool.lookup.index import nodes_with, on_nodes
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
 from ebbtide.pool.transitions import JOB_HOLDS_SLOTS, JobState, SlotState
-from ebbtide_autoscaler.core.plan.protection import protected
+from ebbtide_autoscaler.core.plan.protection import why_protected
 
 
 def placing_nodes(state: PoolState) -> frozenset[NodeId]:
@@ -22,7 +22,7 @@ def lendable(state: PoolState) -> Mapping[NodeId, int]:
     return _lendable(state.jobs)
 
 
-@summed
+@sum_by
 def _lendable(job: JobRecord) -> Mapping[NodeId, int] | None:
     return _lendable_of(job) if job.state in JOB_HOLDS_SLOTS else None
 
@@ -35,18 +35,18 @@ def askable(now_s: float, state: PoolState) -> Mapping[NodeId, int]:
     """How many slots of each node running jobs may be asked for now."""
     found = dict(_of_running(state.jobs))
     for job, here in _running(state.jobs).values():
-        if protected(now_s, job):  # most are not: the others are reckoned with already
+        if why_protected(now_s, job):  # most are not: the others are reckoned with already
             for node, count in here.items():
                 found[node] = found.get(node, 0) - count  # one that gives nothing is not there
     return found
 
 
-@summed
+@sum_by
 def _of_running(job: JobRecord) -> Mapping[NodeId, int] | None:
     return _lendable_of(job) if job.state is JobState.RUNNING else None
 
 
-@chosen
+@select
 def _running(job: JobRecord) -> tuple[JobRecord, Mapping[NodeId, int]] | None:
     return (job, _lendable_of(job)) if job.state is JobState.RUNNING else None
 
@@ -64,12 +64,12 @@ def may_lose(job: JobRecord) -> int:
     return len(job.gang)
 
 
-def packed(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:
+def pack(state: PoolState, free: Iterable[SlotId], count: int) -> tuple[SlotId, ...]:
     """``count`` slots for a gang, on as few nodes as possible."""
     by_node: dict[NodeId, list[SlotId]] = defaultdict(list)
     for slot in free:
         by_node[state.slots[slot].slot.node].append(slot)
-    chosen: list[SlotId] = []
+    found: list[SlotId] = []
     for node in sorted(by_node, key=lambda name: (-len(by_node[name]), name)):
-        chosen += by_node[node][: count - len(chosen)]
-    return tuple(chosen)
+        found += by_node[node][: count - len(found)]
+    return tuple(found)

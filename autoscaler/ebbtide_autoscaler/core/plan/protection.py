@@ -6,7 +6,7 @@ from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord
 
 
-def at_its_bound(now_s: float, job: JobRecord) -> str:
+def why_at_bound(now_s: float, job: JobRecord) -> str:
     """Why ``job`` may not be preempted once more within the hour; empty if it may."""
     if not job.spec.max_preemptions_per_h:
         return "may never be preempted (max_preemptions_per_h: 0)"
@@ -17,7 +17,7 @@ def at_its_bound(now_s: float, job: JobRecord) -> str:
     return ""
 
 
-def protected(now_s: float, job: JobRecord) -> str:
+def why_protected(now_s: float, job: JobRecord) -> str:
     """Why ``job`` may not be asked to step aside now; empty if it may."""
     spec = job.spec
     if spec.workload_class is WorkloadClass.NON_PREEMPTIBLE:  # guard: a non-preemptible job is not asked to step aside
@@ -25,4 +25,4 @@ def protected(now_s: float, job: JobRecord) -> str:
     left_s = job.ran_since_s + spec.min_runtime_s - now_s
     if left_s > 0:  # guard: a job is not preempted within its minimum runtime
         return f"is within its minimum runtime for {left_s:.0f} s more"
-    return at_its_bound(now_s, job)
+    return why_at_bound(now_s, job)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from ebbtide.pool.backoff import BACKOFF_MAX_S, backoff_s
 from ebbtide.pool.handlers.seat_handlers import is_sound
 from ebbtide.pool.ids import EndpointName, SeatId, number_of, seat_id
-from ebbtide.pool.lookup.derived_maps import grouped
+from ebbtide.pool.lookup.derived_maps import group_by
 from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
@@ -76,12 +76,12 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
     return StartAttempts(may, wait_s, disturb_in_s, count, last.last_error)
 
 
-@grouped(order=number_of)
+@group_by(order=number_of)
 def _taken(seat: SeatRecord) -> tuple[EndpointName, bool] | None:
     return None if seat.state is SeatState.COLD else (seat.endpoint, True)
 
 
-@grouped(order=number_of)
+@group_by(order=number_of)
 def _failed(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
     return (seat.endpoint, seat) if seat.failures else None
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from ebbtide.pool.events import DrainSeat, GrantJob, ParkSeat, WakeSeat
 from ebbtide.pool.ids import EndpointName, NodeId, number_of
 from ebbtide.pool.lookup import index
-from ebbtide.pool.lookup.derived_maps import chosen, grouped, summed
-from ebbtide.pool.lookup.index import remembered
+from ebbtide.pool.lookup.derived_maps import group_by, select, sum_by
+from ebbtide.pool.lookup.index import cached_by_identity
 from ebbtide.pool.plural import many
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord
 from ebbtide.pool.transitions import JobState, SeatState
@@ -128,7 +128,7 @@ def _memory_does(plan: Plan) -> bool:
     return all(bytes_ + new[node] <= state.nodes.get(node, 0) for node, bytes_ in lent.items())
 
 
-@remembered
+@cached_by_identity
 def _too_full(of_jobs: Mapping[NodeId, int], of_seats: Mapping[NodeId, int], nodes: Mapping[NodeId, int]) -> bool:
     most = max(of_jobs.values(), default=0) + max(of_seats.values(), default=0)
     if most <= min(nodes.values(), default=0) and of_seats.keys() <= nodes.keys():
@@ -154,23 +154,23 @@ def _without_surplus(plan: Plan, warm: list[SeatRecord]) -> list[SeatRecord]:
     return kept
 
 
-@grouped(order=number_of)
+@group_by(order=number_of)
 def _may_wake(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
     return (seat.endpoint, seat) if seat.state in (SeatState.WARM, SeatState.PARKING) else None
 
 
-@summed
+@sum_by
 def _to_stay_warm(seat: SeatRecord) -> Mapping[EndpointName, int] | None:
     return {seat.endpoint: 1} if seat.parks and seat.state is not SeatState.STOPPING else None
 
 
-@grouped(order=number_of)
+@group_by(order=number_of)
 def _seats_of_warm(seat: SeatRecord) -> tuple[EndpointName, SeatRecord] | None:
     taken = seat.parks and seat.state in (SeatState.WARM, SeatState.STOPPING)
     return (seat.endpoint, seat) if taken else None
 
 
-@chosen
+@select
 def _warm(seat: SeatRecord) -> SeatRecord | None:
     return seat if seat.state is SeatState.WARM else None
 
@@ -195,7 +195,7 @@ def _return_memory(plan: Plan, warm: list[SeatRecord]) -> None:
             used[node] -= seat.park_bytes
 
 
-@summed
+@sum_by
 def _of_gangs(job: JobRecord) -> Mapping[NodeId, int] | None:
     may_park = job.state is not JobState.ENDED and job.spec.in_place
     return index.on_nodes(job.gang, job.spec.host_bytes_per_worker) if may_park else None

@@ -19,7 +19,7 @@ from pathlib import Path
 from ebbtide.agent.host_memory.available_memory import available_bytes
 from ebbtide.agent.host_memory.regions_folder import make_private
 from ebbtide.snapshot.errors import HostMemoryShort, RegionDamaged
-from ebbtide.snapshot.regions.layout import rounded
+from ebbtide.snapshot.regions.layout import round_up
 from ebbtide.snapshot.regions.region_creation import MAKING, SUFFIX, create_region, region_path
 from ebbtide.snapshot.regions.region_removal import remove_region
 from ebbtide.snapshot.regions.region_states import RegionKey, RegionState
@@ -88,8 +88,8 @@ class RegionLender:
                         + ("somebody uses it" if view.borrower_lives else "what is in it counts")
                     )
                 remove_region(view.path, though_full=False)
-            self._must_fit(key, rounded(size_bytes))
-            self._making[key] = rounded(size_bytes)
+            self._must_fit(key, round_up(size_bytes))
+            self._making[key] = round_up(size_bytes)
         try:
             return create_region(self._folder, key, size_bytes)
         finally:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 from rich.filesize import decimal
 
-from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, store_options, told
+from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, as_command_error, store_options
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
@@ -38,7 +38,7 @@ def checkpoints() -> None:
 @json_option
 def list_(*, job: str, where: StoreOptions, as_json: bool) -> None:
     """Show what JOB has committed, the newest first; the first that counts is where it goes on."""
-    with told():
+    with as_command_error():
         found = _checkpoints(_paths(where, job)).list()
     if as_json:
         print_json([_row(one) for one in found])
@@ -69,7 +69,7 @@ def _cells(one: Listed) -> tuple[object, ...]:
 @click.pass_context
 def verify(ctx: click.Context, *, job: str, which: str | None, where: StoreOptions, as_json: bool) -> None:
     """Read a checkpoint of JOB and compare every chunk with its hashes. Exit code 1: it is damaged."""
-    with told():
+    with as_command_error():
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
         damage = damage_of(_checkpoints(paths), wanted)
@@ -94,7 +94,7 @@ def use(*, job: str, which: str, where: StoreOptions, as_json: bool) -> None:
 
     For a job whose newest checkpoint is damaged. Refused if the chosen one is damaged too, or while the job runs.
     """
-    with told():
+    with as_command_error():
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
         who = f"{getpass.getuser()} on {this_process()}"
@@ -118,7 +118,7 @@ def export(*, job: str, destination: str, which: str | None, where: StoreOptions
 
     Every chunk is checked while it is read, and nothing is overwritten. The job may run meanwhile.
     """
-    with told(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
+    with as_command_error(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.filesize import decimal
 
-from ebbtide.cli.commands.model_store import StoreOptions, complete_models, open_store, store_options, told
+from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, complete_models, open_store, store_options
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
@@ -57,10 +57,10 @@ def verify(
     if bool(names) == everything:
         raise BadInput("name the models to verify, or take --all")
     store = open_store(where)
-    with told():
+    with as_command_error():
         wanted = _all_models(store) if everything else [find(store, name) for name in dict.fromkeys(names)]
     answers: list[dict[str, Any]] = []
-    with told(), TransferBar(quiet=as_json) as bar:
+    with as_command_error(), TransferBar(quiet=as_json) as bar:
         for one in wanted:
             answers.append(_verify(store, one, deep, bar))
     if as_json:
@@ -120,7 +120,7 @@ def _tell_damage(answer: dict[str, Any]) -> None:
 def repair(*, name: str, source: str | None, where: StoreOptions, as_json: bool) -> None:
     """Find damage in model NAME and write good chunks over the bad ones, and no others."""
     store = open_store(where)
-    with told(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
+    with as_command_error(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
         found = find(store, name)
         done = repair_model(store, found.object, open_source(source) if source else None, told=bar.show)
     if as_json:
@@ -152,7 +152,7 @@ def gc(
     """
     store = open_store(where)
     allowed = Grace(unused_s=unused) if grace is None else Grace(object_s=grace, work_s=grace, unused_s=unused)
-    with told():
+    with as_command_error():
         found = survey(store.ports, judge=not dry_run)  # first: it buries dead holders of models
         names = unused_names(store, allowed) if dry_run else delete_unused(store, allowed)
         verdicts = plan(without(found, names), allowed)

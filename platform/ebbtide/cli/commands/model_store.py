@@ -116,7 +116,7 @@ def open_store(where: StoreOptions, *, make: bool = False, kind: TrafficClass = 
         return ObjectStore.at(root, FirstUse(root, kind, limits.bytes_per_s), budget=limits.models)
 
     try:
-        with told():
+        with as_command_error():
             return within(ANSWER_S, look)
     except NoAnswer:
         why = f"the shared directory does not answer within {ANSWER_S:g} s ({root.parent}); is its filesystem hung?"
@@ -126,7 +126,7 @@ def open_store(where: StoreOptions, *, make: bool = False, kind: TrafficClass = 
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def as_command_error() -> Iterator[None]:
     """What goes wrong with the store, as the error of a command."""
     try:
         yield

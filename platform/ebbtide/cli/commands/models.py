@@ -8,7 +8,7 @@ import click
 from rich.filesize import decimal
 
 from ebbtide.cli.commands.model_maintenance import gc, repair, verify
-from ebbtide.cli.commands.model_store import StoreOptions, complete_models, open_store, store_options, told
+from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, complete_models, open_store, store_options
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
@@ -54,7 +54,7 @@ def import_(*, source: str, name: str | None, tag: str, where: StoreOptions, as_
     command goes on with it.
     """
     store = open_store(where, make=True, kind=TrafficClass.PREFETCH)
-    with told():
+    with as_command_error():
         opened = open_source(source)
         ref = check_is_free(ref_name(default_name(opened.where) if name is None else name)), checked_tag(tag)
 
@@ -93,7 +93,7 @@ def _told_import(done: Imported) -> str:
 def list_(*, where: StoreOptions, as_json: bool) -> None:
     """Show all models: name, size, types, and who uses them."""
     store = open_store(where)
-    with told():
+    with as_command_error():
         rows = list_models(store)
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -130,7 +130,7 @@ def export(*, name: str, destination: str, where: StoreOptions, as_json: bool) -
     Everything is checked while it is read. Nothing is overwritten; an export that was cut off goes on.
     """
     store = open_store(where, kind=TrafficClass.PREFETCH)
-    with told(), terminated_is_interrupted():
+    with as_command_error(), terminated_is_interrupted():
         found = find(store, name)
         with store.open(found.object) as stored, TransferBar(quiet=as_json) as bar:
             try:
@@ -155,7 +155,7 @@ def export(*, name: str, destination: str, where: StoreOptions, as_json: bool) -
 def rm(*, name: str, where: StoreOptions, as_json: bool) -> None:
     """Remove the name NAME[:TAG]. The model itself goes with a later gc, when nothing needs it any more."""
     store = open_store(where)
-    with told():
+    with as_command_error():
         ref_text, tag_text = split_ref(name)
         check_is_free(ref_text)
         try:

@@ -180,7 +180,7 @@ def _slot_found(state: PoolState, event: Event, body: SlotFound) -> PoolState:
     return _put(state, replace(moved, slot=body.slot))
 
 
-def freed(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
+def free_slots(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
     """``state`` with these slots proven empty: as so many events, by one copy.
 
     Raises:
@@ -191,7 +191,7 @@ def freed(state: PoolState, slots: Iterable[SlotId], at_s: float) -> PoolState:
 
 
 def _slot_freed(state: PoolState, event: Event, body: SlotFreed) -> PoolState:
-    return freed(state, (body.slot,), event.at_s)
+    return free_slots(state, (body.slot,), event.at_s)
 
 
 def _slot_unfenced(state: PoolState, event: Event, body: SlotUnfenced) -> PoolState:

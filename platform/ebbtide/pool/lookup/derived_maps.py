@@ -1,7 +1,8 @@
 """Look-ups that follow a mapping from change to change instead of being built anew from all of its records.
 
 Each is made of one *part* of every record (None where a record has none). While no part changes, it stays the very same
-object; so what is built from it in turn (:func:`ebbtide.pool.lookup.index.remembered`) is not built again either.
+object; so what is built from it in turn (:func:`ebbtide.pool.lookup.index.cached_by_identity`) is not built again
+either.
 """
 
 from bisect import bisect_left
@@ -11,7 +12,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ebbtide.pool.lookup.records import GONE, changed, differing, getter
+from ebbtide.pool.lookup.records import GONE, changed_keys, differing, getter
 
 K = TypeVar("K", bound=Hashable)
 G = TypeVar("G", bound=Hashable)
@@ -48,7 +49,7 @@ def _followed(
 
     def make(source: Mapping[K, V], seen: tuple[tuple[Mapping[K, V], A], ...]) -> A:
         for asked, found in seen:
-            keys = changed(asked, source)
+            keys = changed_keys(asked, source)
             if keys is not None:
                 changes = moved(asked, source, keys)
                 return move(found, changes) if changes else found
@@ -68,7 +69,7 @@ def _followed(
     return look_up
 
 
-def chosen(part: Callable[[V], P | None]) -> Callable[[Mapping[K, V]], Mapping[K, P]]:
+def select(part: Callable[[V], P | None]) -> Callable[[Mapping[K, V]], Mapping[K, P]]:
     """The parts that are not None, by key, in no order."""
 
     def build(changes: Iterable[Change[K, P]]) -> dict[K, P]:
@@ -80,7 +81,7 @@ def chosen(part: Callable[[V], P | None]) -> Callable[[Mapping[K, V]], Mapping[K
     return _followed(part, build, move)
 
 
-def grouped(
+def group_by(
     order: Callable[[K], Any],
 ) -> Callable[[Callable[[V], tuple[G, P] | None]], Callable[[Mapping[K, V]], Mapping[G, Mapping[K, P]]]]:
     """What each group has, its keys by `order`; part: the group of a record, and what of the record is told there."""
@@ -119,7 +120,7 @@ def _in_order(mine: Mapping[K, P], order: Callable[[K], Any]) -> dict[K, P]:
     return {key: mine[key] for key in sorted(mine, key=order)}
 
 
-def ordered(
+def order_by(
     order: Callable[[V], Any],
 ) -> Callable[[Callable[[V], P | None]], Callable[[Mapping[K, V]], tuple[P, ...]]]:
     """The parts that are not None, as `order` puts their records in order; no two of them may stand alike."""
@@ -196,7 +197,7 @@ def lined_up(
     return follow
 
 
-def summed(part: Callable[[V], Mapping[G, int] | None]) -> Callable[[Mapping[Any, V]], Mapping[G, int]]:
+def sum_by(part: Callable[[V], Mapping[G, int] | None]) -> Callable[[Mapping[Any, V]], Mapping[G, int]]:
     """The sum over all records of what each adds to whom, never less than 0; whoever comes to nothing is left out."""
 
     def build(changes: Iterable[Change[Any, Mapping[G, int]]]) -> Mapping[G, int]:

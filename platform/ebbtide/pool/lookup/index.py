@@ -12,7 +12,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebbtide.pool.ids import EndpointName, Epoch, JobName, NodeId, SeatId, SlotId, node_of, number_of, place_of
-from ebbtide.pool.lookup.derived_maps import KEPT, chosen, grouped, lined_up, summed
+from ebbtide.pool.lookup.derived_maps import KEPT, group_by, lined_up, select, sum_by
 from ebbtide.pool.transitions import JOB_CLAIMS_SLOTS, JOB_IN_HOST_MEMORY, OCCUPIED, SEAT_PARKS, JobState, SlotState
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ R = TypeVar("R")
 Lease = tuple[JobName | SeatId, Epoch]
 
 
-def remembered(build: Callable[..., R]) -> Callable[..., R]:
+def cached_by_identity(build: Callable[..., R]) -> Callable[..., R]:
     """``build``, but a call with the very same objects as one of the last few gives what that one gave."""
     known: list[tuple[tuple[Any, ...], R]] = []
 
@@ -42,23 +42,23 @@ def remembered(build: Callable[..., R]) -> Callable[..., R]:
 # ---- slots
 
 
-@grouped(order=place_of)
+@group_by(order=place_of)
 def leases(slot: "SlotRecord") -> tuple[Lease, bool] | None:
     """The slots of each lease that are not proven empty, in order of node and index."""
     return ((slot.occupant, slot.epoch), True) if slot.occupant is not None and slot.state in OCCUPIED else None
 
 
-@grouped(order=place_of)
+@group_by(order=place_of)
 def _on_node(slot: "SlotRecord") -> tuple[NodeId, bool]:
     return slot.slot.node, True
 
 
-def held(slots: "Mapping[SlotId, SlotRecord]", who: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
+def held_slots(slots: "Mapping[SlotId, SlotRecord]", who: JobName | SeatId, epoch: Epoch) -> tuple[SlotId, ...]:
     """The slots of a lease that are not proven empty, in order of node and index."""
     return tuple(leases(slots).get((who, epoch), ()))
 
 
-@summed
+@sum_by
 def _occupying(slot: "SlotRecord") -> Mapping[JobName | SeatId, int] | None:
     return {slot.occupant: 1} if slot.occupant is not None and slot.state in OCCUPIED else None
 
@@ -72,7 +72,7 @@ def _in(state: SlotState) -> "Callable[[Mapping[SlotId, SlotRecord]], Mapping[Sl
     def node(slot: "SlotRecord") -> NodeId | None:
         return slot.slot.node if slot.state is state else None
 
-    return chosen(node)
+    return select(node)
 
 
 _IN = {state: _in(state) for state in SlotState}
@@ -88,7 +88,7 @@ def nodes_with(slots: "Mapping[SlotId, SlotRecord]", state: SlotState) -> Mappin
     return _counted(in_state(slots, state))
 
 
-@remembered
+@cached_by_identity
 def _counted(found: Mapping[SlotId, NodeId]) -> Mapping[NodeId, int]:
     return Counter(found.values())
 
@@ -109,7 +109,7 @@ def free_on_nodes(
     return _by_name(_free_on(slots), draining)
 
 
-@remembered
+@cached_by_identity
 def _by_name(
     found: Mapping[NodeId, tuple[SlotId, ...]], draining: Mapping[NodeId, str]
 ) -> Mapping[NodeId, tuple[SlotId, ...]]:
@@ -122,7 +122,7 @@ def free(slots: "Mapping[SlotId, SlotRecord]", draining: Mapping[NodeId, str]) -
     return _together(free_on_nodes(slots, draining))
 
 
-@remembered
+@cached_by_identity
 def _together(by_node: Mapping[NodeId, tuple[SlotId, ...]]) -> tuple[SlotId, ...]:
     return tuple(chain.from_iterable(by_node.values()))
 
@@ -132,7 +132,7 @@ def by_node(slots: "Mapping[SlotId, SlotRecord]", node: NodeId) -> tuple[SlotId,
     return tuple(_on_node(slots).get(node, ()))
 
 
-@chosen
+@select
 def _lost(slot: "SlotRecord") -> tuple[float, NodeId] | None:
     return (slot.since_s, slot.slot.node) if slot.state is SlotState.LOST else None
 
@@ -142,13 +142,13 @@ def lost_since(slots: "Mapping[SlotId, SlotRecord]") -> Mapping[NodeId, float]:
     return _since(_lost(slots))
 
 
-@remembered
+@cached_by_identity
 def _since(lost: Mapping[SlotId, tuple[float, NodeId]]) -> Mapping[NodeId, float]:
     last = {node: since_s for since_s, node in sorted(lost.values())}
     return dict(sorted(last.items(), key=lambda one: (one[1], one[0])))
 
 
-@remembered
+@cached_by_identity
 def counted_on(jobs: "Mapping[JobName, JobRecord]", seats: "Mapping[SeatId, SeatRecord]") -> frozenset[SlotId]:
     """Every slot that a job's gang or a seat names, whatever state it is in."""
     gangs = (slot for job in jobs.values() for slot in job.gang)
@@ -165,12 +165,12 @@ def _came(job: "JobRecord") -> tuple[float, int]:
     return job.submitted_s, job.submission
 
 
-@chosen
+@select
 def _claiming(job: "JobRecord") -> Gang | None:
     return (_came(job), job.gang) if job.state in JOB_CLAIMS_SLOTS else None
 
 
-@chosen
+@select
 def _awaiting(job: "JobRecord") -> Gang | None:
     return (
         (_came(job), job.gang)
@@ -186,12 +186,12 @@ def claims(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName
     return _by_slot(_claiming(jobs))
 
 
-def awaited(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
+def awaited_slots(jobs: "Mapping[JobName, JobRecord]") -> Mapping[SlotId, tuple[JobName, ...]]:
     """Of :func:`claims`, those of jobs that would resume if they could; nothing is kept for one that a person holds."""
     return _by_slot(_awaiting(jobs))
 
 
-@remembered
+@cached_by_identity
 def _by_slot(gangs: Mapping[JobName, Gang]) -> Mapping[SlotId, tuple[JobName, ...]]:
     found: dict[SlotId, tuple[JobName, ...]] = {}
     for _, name, gang in sorted((since, name, gang) for name, (since, gang) in gangs.items()):
@@ -200,17 +200,17 @@ def _by_slot(gangs: Mapping[JobName, Gang]) -> Mapping[SlotId, tuple[JobName, ..
     return found
 
 
-@chosen
+@select
 def _ended(job: "JobRecord") -> float | None:
     return job.since_s if job.state is JobState.ENDED else None
 
 
-def ended(jobs: "Mapping[JobName, JobRecord]") -> tuple[JobName, ...]:
+def ended_jobs(jobs: "Mapping[JobName, JobRecord]") -> tuple[JobName, ...]:
     """The jobs that have ended, those that did so first at the front."""
     return _in_order(_ended(jobs))
 
 
-@remembered
+@cached_by_identity
 def _in_order(places: Mapping[JobName, Any]) -> tuple[JobName, ...]:
     return tuple(name for _, name in sorted((place, name) for name, place in places.items()))
 
@@ -220,7 +220,7 @@ def on_nodes(slots: Iterable[SlotId], times: int) -> Mapping[NodeId, int]:
     return {node: count * times for node, count in Counter(map(node_of, slots)).items()}
 
 
-@summed
+@sum_by
 def parked_bytes(job: "JobRecord") -> Mapping[NodeId, int] | None:
     """Host memory lent to parked gangs, those on their way back included, by node; nodes without any are left out."""
     return on_nodes(job.gang, job.spec.host_bytes_per_worker) if job.state in JOB_IN_HOST_MEMORY else None
@@ -229,19 +229,19 @@ def parked_bytes(job: "JobRecord") -> Mapping[NodeId, int] | None:
 # ---- seats
 
 
-@summed
+@sum_by
 def warm_bytes(seat: "SeatRecord") -> Mapping[NodeId, int] | None:
     """Host memory lent to warm replicas, by node; to those that are told to park and not yet there as well."""
     lent = seat.slots and (seat.parks or seat.state in SEAT_PARKS)
     return {node_of(seat.slots[0]): seat.park_bytes} if lent else None
 
 
-@grouped(order=number_of)
+@group_by(order=number_of)
 def _of_endpoint(seat: "SeatRecord") -> "tuple[EndpointName, SeatRecord]":
     return seat.endpoint, seat
 
 
-@remembered
+@cached_by_identity
 def seats(all_seats: "Mapping[SeatId, SeatRecord]") -> "Mapping[EndpointName, tuple[SeatRecord, ...]]":
     """The known seats of each endpoint, by number."""
     return {name: tuple(mine.values()) for name, mine in _of_endpoint(all_seats).items()}

@@ -2,7 +2,7 @@
 
 An event changes a few records of a pool of ten thousand slots. To copy them all would cost as much as the rest of the
 event, so its result shares a plain dict with what it was made of, and has what has changed since beside it. Whoever has
-looked at all records once asks :func:`changed` which to look at again.
+looked at all records once asks :func:`changed_keys` which to look at again.
 """
 
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
@@ -168,7 +168,7 @@ def differing(source: Mapping[K, V], changes: dict[K, V]) -> Records[K, V]:
     return found
 
 
-def changed(before: Mapping[K, V], after: Mapping[K, V]) -> Collection[K] | None:
+def changed_keys(before: Mapping[K, V], after: Mapping[K, V]) -> Collection[K] | None:
     """The keys by which the two may differ; None: nobody has kept by what, so it may be any."""
     if before is after:
         return ()

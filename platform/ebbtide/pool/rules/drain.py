@@ -22,16 +22,16 @@ def occupants(state: PoolState, node: NodeId) -> tuple[JobName | SeatId, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def drained(state: PoolState, node: NodeId) -> bool:
+def is_drained(state: PoolState, node: NodeId) -> bool:
     """Whether ``node`` is draining and nobody of the pool is left there; strangers are not ours to send away."""
     return node in state.draining and not occupants(state, node)
 
 
-def drained_as_unneeded(state: PoolState) -> frozenset[NodeId]:
+def unneeded_nodes(state: PoolState) -> frozenset[NodeId]:
     """Nodes that the arbiter itself drains so that they can leave the cluster."""
     return frozenset(node for node, why in state.draining.items() if why.startswith(UNNEEDED))
 
 
 def let_go(state: PoolState) -> frozenset[NodeId]:
     """Of these, the ones with nobody of the pool left: nothing of ours may keep them busy in Ray's eyes."""
-    return frozenset(node for node in drained_as_unneeded(state) if not occupants(state, node))
+    return frozenset(node for node in unneeded_nodes(state) if not occupants(state, node))

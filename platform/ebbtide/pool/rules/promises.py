@@ -9,7 +9,7 @@ from math import inf
 from ebbtide.pool.errors import InvariantViolated
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.lookup import index
-from ebbtide.pool.lookup.records import changed, getter, together
+from ebbtide.pool.lookup.records import changed_keys, getter, together
 from ebbtide.pool.state import JobRecord, PoolState, SeatRecord, SlotRecord
 from ebbtide.pool.transitions import (
     JOB_CLAIMS_SLOTS,
@@ -43,9 +43,9 @@ def violations_since(before: PoolState, state: PoolState) -> list[str]:
     as the pool is large for each of them.
     """
     slots, jobs, seats = (
-        changed(before.slots, state.slots),
-        changed(before.jobs, state.jobs),
-        changed(before.seats, state.seats),
+        changed_keys(before.slots, state.slots),
+        changed_keys(before.jobs, state.jobs),
+        changed_keys(before.seats, state.seats),
     )
     if slots is None or jobs is None or seats is None or _more_than_records_changed(before, state):
         return violations(state)

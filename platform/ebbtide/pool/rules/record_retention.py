@@ -59,7 +59,7 @@ def to_forget(state: PoolState, now_s: float, *, restorable: frozenset[JobName])
         now_s: seconds since 1970.
         restorable: jobs with a kept submission. One of these that was lost will be wanted again, so it goes last.
     """
-    ended = index.ended(state.jobs)  # oldest first
+    ended = index.ended_jobs(state.jobs)  # oldest first
     if len(ended) <= ENDED_KEPT:  # guard: the last two hundred ended jobs are kept
         return ()
     over = [name for name in ended if is_over(state, name)]

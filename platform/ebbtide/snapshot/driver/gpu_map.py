@@ -9,7 +9,7 @@ What comes from another machine needs pairs for all GPUs of that one. That the d
 from collections.abc import Mapping
 
 
-def completed(wanted: Mapping[str, str], gpus: frozenset[str]) -> dict[str, str]:
+def complete_map(wanted: Mapping[str, str], gpus: frozenset[str]) -> dict[str, str]:
     """A permutation of ``gpus`` that agrees with ``wanted``.
 
     A GPU that ``wanted`` does not name stays; if its place is taken, it goes to the GPU that the other one left, at

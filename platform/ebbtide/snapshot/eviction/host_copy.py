@@ -109,10 +109,10 @@ def ask_for_huge_pages(memories: Sequence[torch.Tensor]) -> None:
     blocks = [
         (memory.data_ptr(), memory.data_ptr() + memory.numel()) for memory in memories if memory.device.type == "cpu"
     ]
-    whole = [_inner(span) for span in joined(blocks, apart=_NEIGHBOURS_BYTES)]
+    whole = [_inner(span) for span in join_spans(blocks, apart=_NEIGHBOURS_BYTES)]
     for span in whole:
         _advise(span, mmap.MADV_HUGEPAGE)
-    _collapse(common(joined(edges(blocks)), whole))
+    _collapse(common(join_spans(edges(blocks)), whole))
 
 
 def _collapse(spans: Iterable[Span]) -> None:
@@ -131,7 +131,7 @@ def _collapse(spans: Iterable[Span]) -> None:
             return
 
 
-def joined(spans: Iterable[Span], *, apart: int = 0) -> list[Span]:
+def join_spans(spans: Iterable[Span], *, apart: int = 0) -> list[Span]:
     """Spans in order, those as one that lie at most ``apart`` bytes from each other."""
     found: list[Span] = []
     for begin, end in sorted(spans):

@@ -8,7 +8,7 @@ CHUNK_BYTES = 16 << 20  # of one hash; as weights and checkpoints on the shared 
 HASH_BYTES = 8
 
 
-def rounded(size_bytes: int) -> int:
+def round_up(size_bytes: int) -> int:
     """A payload's size in whole pages, at least one."""
     return max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
 

@@ -35,7 +35,7 @@ def create_region(folder: Path, key: RegionKey, size_bytes: int) -> Path:
         HostMemoryShort: the tmpfs or the machine has not that much. Nothing is left behind.
         OSError: the folder cannot be written.
     """
-    payload = layout.rounded(size_bytes)
+    payload = layout.round_up(size_bytes)
     path = region_path(folder, key)
     making = path.with_suffix(MAKING)
     with contextlib.suppress(FileNotFoundError):

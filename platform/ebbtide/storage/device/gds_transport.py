@@ -40,7 +40,7 @@ from ebbtide.storage.integrity.chunk_reread import read_again
 from ebbtide.storage.integrity.chunk_verification import Checked, ReadAgain, chunks_of, look_again
 from ebbtide.storage.posix.posix_calls import Requests
 from ebbtide.storage.posix.transfer_threads import TransferThreads
-from ebbtide.storage.transport.chunk_ranges import cut, down, joined
+from ebbtide.storage.transport.chunk_ranges import cut_at_chunks, down, join_ranges
 from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide.storage.transport.transport import ALIGNMENT_BYTES, CHUNK_BYTES, Range
 
@@ -244,13 +244,13 @@ class _Reading:
         if not stat.S_ISREG(status.st_mode):
             raise Refused(f"{self.path} is not an ordinary file: name one")
         if self._checked is not None:
-            ranges = joined(chunks_of(self._checked, self._wanted.ranges))
+            ranges = join_ranges(chunks_of(self._checked, self._wanted.ranges))
         else:
             ranges = rounded_out(self._wanted.ranges, max(status.st_size, self._wanted.end))
         self._end = max((each.end for each in ranges), default=0)
         if status.st_size < self._end:  # guard: a file that is too short is told before cuFile reads anything
             raise self._truncated(status.st_size)
-        return list(cut(ranges, request_bytes))
+        return list(cut_at_chunks(ranges, request_bytes))
 
     def read(self, parts: Iterator[Range], file: DeviceFile, scratch: torch.Tensor) -> None:
         """One thread's share."""
@@ -291,7 +291,7 @@ class _Reading:
     def _check(self, part: Range, scratch: torch.Tensor) -> None:
         if self._checked is None:
             return
-        for chunk in cut([part], self._checked.chunk_bytes):
+        for chunk in cut_at_chunks([part], self._checked.chunk_bytes):
             self.crew.doing("check", chunk.offset)
             memory = scratch[chunk.offset - part.offset : chunk.end - part.offset]
             with device_errors(self.path, chunk.offset):

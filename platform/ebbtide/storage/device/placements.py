@@ -64,7 +64,7 @@ class Placements:
         self._starts = [each.offset for each in self._sorted]
         # The largest end up to here, which never falls: what ends before a chunk is left out by bisection.
         self._reach = list(accumulate((each.part.end for each in self._sorted), max))
-        self.ranges = united(each.part for each in self._sorted)
+        self.ranges = unite(each.part for each in self._sorted)
         self.end = self._reach[-1] if self._reach else 0
 
     def within(self, part: Range) -> list[tuple[int, torch.Tensor]]:
@@ -92,7 +92,7 @@ def _is_wanted(each: Placement, device: torch.device) -> bool:
     return memory.numel() > 0
 
 
-def united(parts: Iterable[Range]) -> list[Range]:
+def unite(parts: Iterable[Range]) -> list[Range]:
     """The same bytes without overlaps, of parts sorted by offset."""
     found: list[Range] = []
     for part in parts:
@@ -109,4 +109,4 @@ def rounded_out(parts: Iterable[Range], size_bytes: int) -> list[Range]:
     for part in parts:
         start, end = down(part.offset, ALIGNMENT_BYTES), min(up(part.end, ALIGNMENT_BYTES), size_bytes)
         pages.append(Range(start, end - start))
-    return united(pages)
+    return unite(pages)

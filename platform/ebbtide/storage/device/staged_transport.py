@@ -16,7 +16,7 @@ from ebbtide.storage.device.device_queue import DeviceQueue
 from ebbtide.storage.device.device_transport import Source, device_errors
 from ebbtide.storage.device.placements import Placement, Placements
 from ebbtide.storage.integrity.chunk_verification import Checked, ChunkVerifier, chunks_of
-from ebbtide.storage.transport.chunk_ranges import joined
+from ebbtide.storage.transport.chunk_ranges import join_ranges
 from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide.storage.transport.transport import Consume, Pending, Range, Transport
 
@@ -59,7 +59,7 @@ class StagedTransport:
 
     def _read_checked(self, source: Checked, wanted: Placements, consume: Consume, deadline_s: float) -> TransferReport:
         checker = ChunkVerifier(source, consume)
-        chunks = joined(chunks_of(source, wanted.ranges))
+        chunks = join_ranges(chunks_of(source, wanted.ranges))
         report = self._host.read(source.path, chunks, checker, deadline_s=deadline_s)
         return dataclasses.replace(report, retries=report.retries + checker.mended)
 

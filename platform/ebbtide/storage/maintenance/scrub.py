@@ -23,7 +23,7 @@ from ebbtide.storage.objects.object_contents import read_index, read_manifest
 from ebbtide.storage.objects.staging import deadline_for
 from ebbtide.storage.objects.store_ports import StorePorts
 from ebbtide.storage.objects.stored_file import StoredFile
-from ebbtide.storage.transport.chunk_ranges import joined
+from ebbtide.storage.transport.chunk_ranges import join_ranges
 from ebbtide.storage.transport.transport import CHUNK_BYTES, Range
 
 # What is read between two reports: well below a second of a disk, so that whoever stops does not wait.
@@ -161,7 +161,7 @@ def _check(ports: StorePorts, file: StoredFile, chunks: Sequence[Range], deep: b
 
     try:
         total = sum(chunk.length for chunk in chunks)
-        ports.transport.read(file.path, joined(chunks), judge, deadline_s=deadline_for(total))
+        ports.transport.read(file.path, join_ranges(chunks), judge, deadline_s=deadline_for(total))
     except TransferTimeout:  # guard: a hang is no damage
         raise
     except TransferFailed as error:

@@ -28,7 +28,7 @@ from ebbtide.storage.integrity.chunk_verification import ChunkVerifier, ReadAgai
 from ebbtide.storage.names import ObjectId
 from ebbtide.storage.objects.manifest import FileEntry
 from ebbtide.storage.objects.staging import deadline_for
-from ebbtide.storage.transport.chunk_ranges import joined
+from ebbtide.storage.transport.chunk_ranges import join_ranges
 from ebbtide.storage.transport.transfer_report import TransferReport
 from ebbtide.storage.transport.transport import Consume, Range, Transport
 
@@ -128,7 +128,7 @@ def read_stored(
         raise Corrupt("this empty file was not empty when it was published", file.path)
     patience_s = deadline_for(total) if deadline_s is None else deadline_s
     try:
-        report = transport.read(file.path, joined(chunks), receive, into=into, deadline_s=patience_s)
+        report = transport.read(file.path, join_ranges(chunks), receive, into=into, deadline_s=patience_s)
     except TransferFailed as error:
         # guard: an object that was removed meanwhile is not published, and not failing
         if was_removed(error, file.path):

@@ -31,7 +31,7 @@ from ebbtide.storage.posix.posix_read import ChunkReader, ReadPlan
 from ebbtide.storage.posix.posix_write import WritePlan
 from ebbtide.storage.posix.spans import Spans
 from ebbtide.storage.posix.transfer_threads import TransferThreads
-from ebbtide.storage.transport.chunk_ranges import checked, cut
+from ebbtide.storage.transport.chunk_ranges import check_ranges, cut_at_chunks
 from ebbtide.storage.transport.transfer_report import Mode, TransferReport
 from ebbtide.storage.transport.transport import CHUNK_BYTES, Consume, Fill, Range
 
@@ -96,7 +96,7 @@ class PosixTransport:
                 alone from now on.
             Refused: ranges that are none, or ``into`` too small.
         """
-        wanted, began = checked(ranges), time.monotonic()
+        wanted, began = check_ranges(ranges), time.monotonic()
         end = max((each.end for each in wanted), default=0)
         memory = _bytes_of(into, end)
         crew = self._crew(path, deadline_s)
@@ -114,7 +114,7 @@ class PosixTransport:
                     raise nothing(file.status.st_size)
                 spans = Spans("read", file, requests, self._calls.preadv, nothing=nothing, reopen=True)
                 plan = ReadPlan(file, spans, requests, self._calls, crew, consume, memory)
-                chunks = list(cut(wanted, self._pool.buffer_bytes))
+                chunks = list(cut_at_chunks(wanted, self._pool.buffer_bytes))
                 self._share(crew, chunks, lambda items: ChunkReader(plan).read(items))
                 why_not = file.why_not_direct
                 crew.doing("close", None)
@@ -138,7 +138,7 @@ class PosixTransport:
                 into the file: try again under another name.
             Refused: ranges that are none, or beyond the size.
         """
-        wanted, began = checked([Range(0, size_bytes)] if ranges is None else ranges), time.monotonic()
+        wanted, began = check_ranges([Range(0, size_bytes)] if ranges is None else ranges), time.monotonic()
         if max((each.end for each in wanted), default=0) > size_bytes:
             raise Refused(f"ranges end after byte {size_bytes} of {path}: give the size that the file shall have")
         crew = self._crew(path, deadline_s)
@@ -159,7 +159,7 @@ class PosixTransport:
                 spans = Spans("write", file, requests, self._calls.pwritev, nothing=nothing, reopen=False)
                 plan = WritePlan(file, spans, requests, self._calls, crew, fill)
                 plan.allocate(size_bytes)
-                chunks = list(cut(wanted, self._pool.buffer_bytes))
+                chunks = list(cut_at_chunks(wanted, self._pool.buffer_bytes))
                 self._share(crew, chunks, plan.write)
                 if plan.sync(again=False) is not None:
                     requests.begin_again()

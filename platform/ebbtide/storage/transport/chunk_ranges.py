@@ -18,7 +18,7 @@ def up(position: int, alignment: int) -> int:
     return -(-position // alignment) * alignment
 
 
-def checked(ranges: Iterable[Range]) -> list[Range]:
+def check_ranges(ranges: Iterable[Range]) -> list[Range]:
     """The ranges that hold bytes, in their order.
 
     Raises:
@@ -36,7 +36,7 @@ def checked(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def cut(ranges: Iterable[Range], chunk_bytes: int) -> Iterator[Range]:
+def cut_at_chunks(ranges: Iterable[Range], chunk_bytes: int) -> Iterator[Range]:
     """The same bytes in pieces that cross no multiple of ``chunk_bytes``."""
     for each in ranges:
         start = each.offset
@@ -46,7 +46,7 @@ def cut(ranges: Iterable[Range], chunk_bytes: int) -> Iterator[Range]:
             start = end
 
 
-def joined(ranges: Iterable[Range]) -> list[Range]:
+def join_ranges(ranges: Iterable[Range]) -> list[Range]:
     """Neighbours that follow each other made one; their order stays."""
     result: list[Range] = []
     for each in ranges:

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide_autoscaler.core.forecast import demand_bins as module
-from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, HEARD, KEPT, Bin, Demand, OpenBin, bin_of, grown, heard
+from ebbtide_autoscaler.core.forecast.demand_bins import (
+    BIN_S,
+    HEARD,
+    KEPT,
+    Bin,
+    Demand,
+    OpenBin,
+    add_sample,
+    bin_of,
+    grow,
+)
 
 START_S = 1000 * BIN_S
 
@@ -16,7 +26,7 @@ def fold(samples: list[tuple[float, float]]) -> tuple[OpenBin | None, list[OpenB
     """Samples are (seconds since the one before, demand)."""
     one, closed, now_s = None, list[OpenBin](), START_S
     for after_s, value in samples:
-        one, more = heard(one, value, since_s=now_s, now_s=now_s + after_s)
+        one, more = add_sample(one, value, since_s=now_s, now_s=now_s + after_s)
         now_s += after_s
         closed += more
     return one, closed
@@ -42,40 +52,40 @@ def test_a_bin_is_known_if_it_was_heard_for_half_of_it() -> None:
 
 
 def test_silence_is_neither_zero_nor_as_before() -> None:
-    one, _ = heard(None, 5.0, since_s=START_S, now_s=START_S + 200.0)
+    one, _ = add_sample(None, 5.0, since_s=START_S, now_s=START_S + 200.0)
     # Nothing for two hours: the next sample speaks for its own second.
     late_s = START_S + 7200.0
-    one, closed = heard(one, 9.0, since_s=late_s, now_s=late_s + 1.0)
+    one, closed = add_sample(one, 9.0, since_s=late_s, now_s=late_s + 1.0)
     assert closed[0].closed() == Bin(5.0, 5.0)
     assert all(bin.closed() is None for bin in closed[1:]) and one.number == bin_of(late_s)
 
 
 def test_bins_of_which_nothing_was_heard_are_told_by_the_gap_that_they_leave() -> None:
     """A clock that is set from 1970 to today passes millions of bins at once: they are no records of a ledger."""
-    one, _ = heard(None, 5.0, since_s=0.0, now_s=200.0)
+    one, _ = add_sample(None, 5.0, since_s=0.0, now_s=200.0)
     for now_s in (3 * BIN_S, 1.7e9):
-        late, closed = heard(one, 9.0, since_s=now_s, now_s=now_s)
+        late, closed = add_sample(one, 9.0, since_s=now_s, now_s=now_s)
         assert closed == [one] and late == OpenBin(bin_of(now_s))
 
 
 def test_what_cannot_be_demand_is_refused() -> None:
     with pytest.raises(ValueError, match="number of requests"):
-        heard(None, -1.0, since_s=0.0, now_s=1.0)
+        add_sample(None, -1.0, since_s=0.0, now_s=1.0)
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True))
 def test_bins_stand_at_their_numbers_whatever_is_missing_or_comes_again(first: int, numbers: list[int]) -> None:
     numbers = sorted(first + number for number in numbers)
     value = {number: Bin(float(number), float(number)) for number in numbers}
-    one = grown(Demand(), [(number, value[number]) for number in numbers])
+    one = grow(Demand(), [(number, value[number]) for number in numbers])
     assert one.first == numbers[0] and one.end == numbers[-1] + 1
     assert {one.first + at: bin for at, bin in enumerate(one.bins) if bin} == value
-    assert grown(one, [(number, Bin(-1.0, -1.0)) for number in numbers]) == one, "what is there is kept"
+    assert grow(one, [(number, Bin(-1.0, -1.0)) for number in numbers]) == one, "what is there is kept"
 
 
 def test_old_bins_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT", 3)
-    one = grown(Demand(), [(number, Bin(number, number)) for number in range(10, 20)])
+    one = grow(Demand(), [(number, Bin(number, number)) for number in range(10, 20)])
     assert (one.first, [bin.mean for bin in one.bins if bin]) == (17, [17, 18, 19])
-    assert grown(one, [(10**6, Bin(1.0, 1.0))]).bins == (Bin(1.0, 1.0),), "a gap of years takes no memory"
+    assert grow(one, [(10**6, Bin(1.0, 1.0))]).bins == (Bin(1.0, 1.0),), "a gap of years takes no memory"
     assert KEPT == 4032

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Bin, Demand
-from ebbtide_autoscaler.core.forecast.experts import DAY, Array, guesses, mixed
+from ebbtide_autoscaler.core.forecast.experts import DAY, Array, guesses, mix
 from ebbtide_autoscaler.core.forecast.outlook import ENOUGH, LEADS, Expected, Outlook, outlook
 from tests.examples import examples
 
@@ -123,7 +123,7 @@ def test_no_guess_knows_what_came_later(lead: int, seed: int) -> None:
     end = int(np.random.default_rng(seed).integers(300, len(logs)))
     whole, then = guesses(logs, lead), guesses(logs[:end], lead)
     np.testing.assert_array_equal(whole[:, :end], then)
-    np.testing.assert_array_equal(mixed(logs, whole, lead)[:end], mixed(logs[:end], then, lead))
+    np.testing.assert_array_equal(mix(logs, whole, lead)[:end], mix(logs[:end], then, lead))
 
 
 def test_the_mix_is_about_as_good_as_the_best_of_its_guesses() -> None:
@@ -132,7 +132,7 @@ def test_the_mix_is_about_as_good_as_the_best_of_its_guesses() -> None:
             of = guesses(logs, lead)
             scored = slice(3 * DAY, -lead)
             errors = [np.nanmean(np.abs(logs[3 * DAY + lead :] - one[scored])) for one in of]
-            error = np.mean(np.abs(logs[3 * DAY + lead :] - mixed(logs, of, lead)[scored]))
+            error = np.mean(np.abs(logs[3 * DAY + lead :] - mix(logs, of, lead)[scored]))
             assert error < 1.15 * min(errors)
 
 

@@ -26,7 +26,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.handlers.apply import apply
 from ebbtide.pool.ids import NodeId, RecordId, SeatId, slot_id
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.config_agreement import config_events, unsettled
+from ebbtide_autoscaler.core.observe.config_agreement import config_events, seats_to_change
 
 NODE, SEAT = NodeId("n"), SeatId("chat/0")
 S0, S1 = slot_id(NODE, 0), slot_id(NODE, 1)
@@ -65,7 +65,7 @@ SERVING = fold(settle(EMPTY, CHAT), GrantSeat(SEAT, (S0,), "r"), SeatLanded(SEAT
 def test_a_pool_that_agrees_is_left_alone() -> None:
     assert [type(event) for event in config_events(CHAT, EMPTY, may_move=True)] == [EndpointDeclared]
     assert config_events(CHAT, SERVING, may_move=True) == ()
-    assert unsettled(CHAT, SERVING) == {}
+    assert seats_to_change(CHAT, SERVING) == {}
 
 
 def test_limits_are_declared_and_leave_the_replica_its_revision() -> None:
@@ -73,14 +73,14 @@ def test_limits_are_declared_and_leave_the_replica_its_revision() -> None:
     after = settle(SERVING, more)
     assert after.endpoints[CHAT.endpoints[0].spec().name].spec.replicas_max == 5
     assert after.seats == SERVING.seats
-    assert unsettled(more, after) == {}
+    assert seats_to_change(more, after) == {}
 
 
 def test_another_model_makes_the_replica_stale_and_only_that_is_left_to_do() -> None:
     other = a_file({"model": "/other"})
-    assert unsettled(other, SERVING) == {"chat": []}, "not yet declared"
+    assert seats_to_change(other, SERVING) == {"chat": []}, "not yet declared"
     after = settle(SERVING, other)
-    assert unsettled(other, after) == {"chat": ["chat/0"]}
+    assert seats_to_change(other, after) == {"chat": ["chat/0"]}
     assert config_events(other, after, may_move=True) == (), "rolling is the policy's business"
 
 
@@ -92,10 +92,10 @@ def test_a_warm_endpoint_that_is_not_named_any_more_drains_and_then_goes() -> No
     draining = fold(SERVING, *first)
     assert next(iter(draining.endpoints.values())).spec.replicas_max == 0, "or the policy would start another replica"
     assert config_events(none, draining, may_move=True) == ()
-    assert unsettled(none, draining) == {"chat": ["chat/0"]}
+    assert seats_to_change(none, draining) == {"chat": ["chat/0"]}
     empty = fold(draining, SeatStopped(SEAT, "drained"), SlotFreed(S0), SeatGone(SEAT))
     assert [type(event) for event in config_events(none, empty, may_move=True)] == [EndpointRemoved]
-    assert unsettled(none, settle(empty, none)) == {}
+    assert seats_to_change(none, settle(empty, none)) == {}
 
 
 @pytest.mark.proves("no drain for the file while nothing may move")

@@ -27,7 +27,7 @@ from ebbtide.pool.rules import record_retention
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.control.fence_table import FenceTable
-from ebbtide_autoscaler.control.inbox import Inbox, heard
+from ebbtide_autoscaler.control.inbox import Inbox, timestamped
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.plan.inputs import Memory
 from ebbtide_autoscaler.core.tick.tick import World, tick
@@ -197,7 +197,7 @@ def test_why_still_tells_of_a_node_and_its_slots_of_long_ago(tmp_path: Path) -> 
 def test_what_is_said_late_of_a_forgotten_node_changes_nothing() -> None:
     world = World(folded(history(10)).state, Memory(), 2)
     reports, n0 = Inbox(started_s=0.0), NodeId("n0")
-    reports.agents[n0] = heard(AgentReport("n0", "boot", {0: None}, 1.0, {0: "GPU-1"}))
+    reports.agents[n0] = timestamped(AgentReport("n0", "boot", {0: None}, 1.0, {0: "GPU-1"}))
     late = (NodeLost(n0), GrantJob(TRAIN, (SlotId("n0:0"),), "r"), SlotFound(Slot(SlotId("n0:0"), n0, 0)))
     said = reports.seen(world.state, FenceTable(), frozenset(), 1)
     result = tick(world, said, late, 1001.0, KNOBS)

@@ -43,7 +43,7 @@ from ebbtide_autoscaler.core.observe.dry_run_state import as_if_ours
 from ebbtide_autoscaler.core.observe.gateway_routes import routes
 from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.core.observe.traffic import GATEWAY_FRESH_S, began_s, traffic
-from ebbtide_autoscaler.core.observe.workload_orders import directive, orders
+from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, rank_directive
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.closed_loop import serving
 from tests.builders.policy import CHAT, S0, S1, S2, SEAT0, TRAIN, a_pool, fold
@@ -82,7 +82,7 @@ def rank(**changes: Any) -> RankReport:
 def test_a_rank_has_a_lease_only_while_its_gang_may_touch_its_gpus(
     state: PoolState, want: DesiredState, leased: bool
 ) -> None:
-    told = directive(state, rank())
+    told = rank_directive(state, rank())
     assert told is not None and (told.want, told.lease is not None) == (want, leased)
 
 
@@ -90,10 +90,10 @@ def test_a_rank_has_a_lease_only_while_its_gang_may_touch_its_gpus(
 def test_a_rank_of_an_earlier_submission_or_gang_is_told_to_stop() -> None:
     again = fold(RECOVERING, SlotFreed(S0))
     for late in (rank(incarnation="before"), rank(lease_epoch=0)):
-        told = directive(RUNNING, late)
+        told = rank_directive(RUNNING, late)
         assert told is not None and (told.want, told.lease) == (DesiredState.STOP, None)
         assert told.number > late.directive, "else it would take it for what it has carried out already"
-    assert directive(again, rank(job="unheard of")) is None
+    assert rank_directive(again, rank(job="unheard of")) is None
 
 
 @pytest.mark.proves(
@@ -103,17 +103,17 @@ def test_a_rank_of_an_earlier_submission_or_gang_is_told_to_stop() -> None:
 @pytest.mark.parametrize("state", [WAITING, RUNNING, PARKING, PARKED, RESUMING, STOPPING, RECOVERING, ENDED])
 def test_a_controller_is_granted_slots_only_for_a_gang_that_is_to_start(state: PoolState) -> None:
     """Or a rank that was killed would come back at once on a slot that is given away already."""
-    assert orders(state, state.jobs[TRAIN], "w").lease is None
-    granted = orders(STARTING, STARTING.jobs[TRAIN], "w").lease
+    assert controller_orders(state, state.jobs[TRAIN], "w").lease is None
+    granted = controller_orders(STARTING, STARTING.jobs[TRAIN], "w").lease
     assert granted is not None and [slot.index for slot in granted.slots] == [0]
     cancelled = replace(STARTING.jobs[TRAIN], cancelled=True)
-    assert orders(STARTING, cancelled, "w").lease is None
+    assert controller_orders(STARTING, cancelled, "w").lease is None
 
 
 @pytest.mark.proves("a controller of a job that is over hears so", "a crashed gang is killed by its controller")
 def test_a_controller_kills_what_is_left_of_a_crashed_gang_and_ends_with_its_job() -> None:
     def told(state: PoolState) -> tuple[bool, bool]:
-        found = orders(state, state.jobs[TRAIN], "")
+        found = controller_orders(state, state.jobs[TRAIN], "")
         return found.cancelled, found.kill_gang
 
     assert told(RECOVERING) == (False, True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.large_pool import NOW_S, large_pool, with_demand
 from ebbtide.pool.events import GrantSeat
 from ebbtide.pool.ids import NodeId, SlotId
-from ebbtide.pool.lookup.index import awaited, nodes_with
+from ebbtide.pool.lookup.index import awaited_slots, nodes_with
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SlotState
@@ -21,7 +21,7 @@ from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan import free_slots as module
 from ebbtide_autoscaler.core.plan.free_slots import FreeSlots
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
-from ebbtide_autoscaler.core.plan.placement import askable, lendable, may_lose, packed, placing_nodes
+from ebbtide_autoscaler.core.plan.placement import askable, lendable, may_lose, pack, placing_nodes
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, TRAIN, a_pool, with_job
 
@@ -34,7 +34,7 @@ def naive_for_replica(state: PoolState, free: list[SlotId], count: int, busy: se
     for slot in free:
         by_node[state.slots[slot].slot.node].append(slot)
     fitting = [slots for node, slots in by_node.items() if node not in busy and len(slots) >= count]
-    by_slot = awaited(state.jobs)
+    by_slot = awaited_slots(state.jobs)
     if not fitting:
         return ()
     if not by_slot:
@@ -111,7 +111,7 @@ def test_it_picks_what_looking_at_all_of_them_each_time_picks(
             busy |= {state.slots[slot].slot.node for slot in taken}
         elif what == "gang":
             taken = quick.for_gang(4 * count)
-            assert taken == packed(state, free, 4 * count)
+            assert taken == pack(state, free, 4 * count)
             quick.take(taken)
         elif what == "lack":
             found = quick.nearest(count)

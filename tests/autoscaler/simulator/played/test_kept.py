@@ -21,7 +21,7 @@ from ebbtide_simulator.command import simulate
 from ebbtide_simulator.played.kept import Kept
 from ebbtide_simulator.played.one_run import Played
 from ebbtide_simulator.policies.knobs import USUAL
-from ebbtide_simulator.scenes.given import given, given_ledger
+from ebbtide_simulator.scenes.given import load_inputs, load_ledger
 from tests.autoscaler.simulator.ledgers import pool_file, tide, written
 from tests.builders.simulate import files
 
@@ -39,7 +39,7 @@ MISUSED = 2
 
 def kept_of(files: tuple[str, str, str], folder: Path, **run: Any) -> Kept:
     config, serving, jobs = files
-    file, inputs = given(Path(config), [(Path(serving), 1.0, 0.0)], [(Path(jobs), 1.0, 0.0)])
+    file, inputs = load_inputs(Path(config), [(Path(serving), 1.0, 0.0)], [(Path(jobs), 1.0, 0.0)])
     return Kept(folder, file.model_copy(update={"run": file.run.model_copy(update=run)}), inputs)
 
 
@@ -57,7 +57,7 @@ def test_only_that_very_run_is_found(files: tuple[str, str, str], tmp_path: Path
     assert same.find("ebbtide", 3, replace(USUAL, headroom=2.0)) is None
     assert kept_of(files, tmp_path, tick_s=7.0).find("ebbtide", 3, None) is None
     config, serving, jobs = files
-    other = given(Path(config), [(Path(serving), 1.1, 0.0)], [(Path(jobs), 1.0, 0.0)])
+    other = load_inputs(Path(config), [(Path(serving), 1.1, 0.0)], [(Path(jobs), 1.0, 0.0)])
     assert Kept(tmp_path, *other).find("ebbtide", 3, None) is None
 
 
@@ -106,7 +106,7 @@ def shared(tmp_path: Path) -> Path:
 
 def kept_of_ledger(folder: Path, shared: Path, file: str = "{}\n") -> Kept:
     (shared / "if.yaml").write_text(file)
-    return Kept(folder, *given_ledger(shared / "if.yaml", shared, 1.0, 0.0))
+    return Kept(folder, *load_ledger(shared / "if.yaml", shared, 1.0, 0.0))
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2", "3"])
@@ -128,7 +128,7 @@ def test_of_a_ledger_too_only_that_very_run_is_found(shared: Path, tmp_path: Pat
     usual_s = PolicySection().grow_after_s  # the pool had five, as its ledger says
     for file in ("times: {start_s: 7}\n", f"policy: {{grow_after_s: {usual_s}}}\n"):
         assert kept_of_ledger(tmp_path, shared, file).find("ebbtide", 0, None) is None
-    other = Kept(tmp_path, *given_ledger(shared / "if.yaml", shared, 1.1, 0.0))
+    other = Kept(tmp_path, *load_ledger(shared / "if.yaml", shared, 1.1, 0.0))
     assert other.find("ebbtide", 0, None) is None
     assert kept_of_ledger(tmp_path, shared).find("ebbtide", 0, None) == PLAYED
 
@@ -136,8 +136,8 @@ def test_of_a_ledger_too_only_that_very_run_is_found(shared: Path, tmp_path: Pat
 def simulated(files: tuple[str, str, str], runs: Path, out: Path) -> tuple[dict[str, Any], str]:
     """Figures but for what varies, and what it told."""
     config, serving, jobs = files
-    given = (config, "--serving", serving, "--jobs", jobs, "--policies", "ebbtide,static-p100", "--seeds", "2")
-    found = CliRunner().invoke(simulate, [*given, "--processes", "2", "--keep", str(runs), "--json", str(out)])
+    options = (config, "--serving", serving, "--jobs", jobs, "--policies", "ebbtide,static-p100", "--seeds", "2")
+    found = CliRunner().invoke(simulate, [*options, "--processes", "2", "--keep", str(runs), "--json", str(out)])
     assert found.exit_code == 0, found.output
     figures = json.loads(out.read_text())
     del figures["took_s"]
@@ -156,7 +156,7 @@ def test_broken_off_it_goes_on(files: tuple[str, str, str], tmp_path: Path, monk
     for timed in ("run_s", "decide_ms"):  # of the one that was played again
         assert figures.pop(timed).keys() == again.pop(timed).keys()
     assert again == figures
-    monkeypatch.setattr(play, "played", lambda *_: pytest.fail("it plays"))
+    monkeypatch.setattr(play, "play_one", lambda *_: pytest.fail("it plays"))
     whole, told = simulated(files, runs, out)
     assert "4 runs of 4 had ended before" in told
     assert {name: whole[name] for name in again} == again

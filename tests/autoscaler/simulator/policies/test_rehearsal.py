@@ -15,7 +15,7 @@ from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.policies import rehearsal
 from ebbtide_simulator.policies.contenders import ALL_SERVING, CONTENDERS, ORACLE, OURS, STATIC, TURNED, knobs_of
 from ebbtide_simulator.policies.contradictions import AS_WELL, contradictions
-from ebbtide_simulator.policies.foresight import DIP_S, lead_s, nothing_learnt, plan, unmoved
+from ebbtide_simulator.policies.foresight import DIP_S, fewest_constant, lead_s, nothing_learnt, plan
 from ebbtide_simulator.policies.lessons import lesson
 from ebbtide_simulator.policies.rehearsal import GOOD, Foreseeing, Rehearsed, best
 from ebbtide_simulator.run.bound import training_bound_s
@@ -204,9 +204,9 @@ def test_where_one_replica_is_less_than_luck_it_does_not_ask(monkeypatch: pytest
 
 def test_as_few_as_do_without_a_move() -> None:
     load = load_of(np.concatenate([np.full(HOUR_S, ENGINE.full * 3.5), np.full(60, ENGINE.full * 5.5)]))
-    assert unmoved(load, ENGINE, 1.0, 0.0, 8) == 6
-    assert unmoved(load, ENGINE, 1.0, 0.0, 5) == 5
-    assert unmoved(load, ENGINE, 1.0, 0.05, 8) == 4
+    assert fewest_constant(load, ENGINE, 1.0, 0.0, 8) == 6
+    assert fewest_constant(load, ENGINE, 1.0, 0.0, 5) == 5
+    assert fewest_constant(load, ENGINE, 1.0, 0.05, 8) == 4
 
 
 def test_what_counts_is_what_comes_of_its_plan() -> None:

@@ -19,7 +19,7 @@ from ebbtide_autoscaler.core.plan.inputs import PolicyConfig, Snapshot
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.model.tally import Tally
 from ebbtide_simulator.model.training import Training
-from ebbtide_simulator.report.tables import compared, moved
+from ebbtide_simulator.report.tables import comparison_tables, moves_table
 from ebbtide_simulator.run.run import BEGINS_S, Outcome, Run, Scene, Service
 from ebbtide_simulator.run.score import HOUR_S, _most_in_an_hour, figures, over_seeds, student_t, waste_of
 from ebbtide_simulator.traffic.draws import Job
@@ -167,7 +167,7 @@ def test_where_nothing_is_trained_preemptions_are_for_each_hour_of_nothing() -> 
     slot_s = {**outcome().slot_s, Use.TRAINING: 0.0}
     found = figures(scene(), replace(outcome(), slot_s=slot_s))
     assert found["preemptions"] > 0 and found["preemptions_per_1000_gpu_h"] is None
-    [row] = moved({"ebbtide": over_seeds([found])}).rows
+    [row] = moves_table({"ebbtide": over_seeds([found])}).rows
     assert row[-2] == "-"
     hours = outcome().slot_s[Use.TRAINING] / HOUR_S
     assert figures(scene(), outcome())["preemptions_per_1000_gpu_h"] == pytest.approx(
@@ -193,7 +193,7 @@ def test_a_seed_without_jobs_is_in_no_mean_of_their_times() -> None:
         assert nobody[figure] == dict.fromkeys(("mean", "p50", "p95", "p99"))
     assert together["jct_by_gpus_s"]["2-8"]["mean"]["seeds"] == 1
     assert together["jobs"]["mean"] == some["jobs"] / 2, "a count of none is one"
-    [changed], [held] = moved({"ebbtide": nobody}).rows, compared({"ebbtide": nobody})[0].rows
+    [changed], [held] = moves_table({"ebbtide": nobody}).rows, comparison_tables({"ebbtide": nobody})[0].rows
     assert changed[1:5] == ("-",) * 4 and held[-3:-1] == ("-", "-")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from ebbtide_simulator.model.engine import ENGINES
 from ebbtide_simulator.traffic.draws import load
-from ebbtide_simulator.traffic.noise import APART_S, aggregated
+from ebbtide_simulator.traffic.noise import APART_S, aggregate
 from ebbtide_simulator.traffic.traces import Array, Rates, Requests, Tokens
 
 ENGINE = ENGINES["llama-8b-h100"]
@@ -39,7 +39,7 @@ def by_minute(trace: Rates | Requests, factor: float) -> Array:
 
 def test_a_rates_noise_grows_by_the_root_of_its_factor() -> None:
     trace, factor = rates(20.0), 16.0
-    kept, (now, rest) = by_minute(trace, factor), aggregated(trace, factor, 1)
+    kept, (now, rest) = by_minute(trace, factor), aggregate(trace, factor, 1)
     assert isinstance(now, Rates) and rest == factor
     drawn = by_minute(now, rest)
     assert drawn.mean() == pytest.approx(kept.mean(), rel=0.02)
@@ -48,7 +48,7 @@ def test_a_rates_noise_grows_by_the_root_of_its_factor() -> None:
 
 
 def test_less_of_a_rate_has_the_more_noise() -> None:
-    now, rest = aggregated(rates(20.0), 0.25, 1)
+    now, rest = aggregate(rates(20.0), 0.25, 1)
     assert isinstance(now, Rates) and rest == 0.25
     assert now.noise_per_s[0] == 40.0
 
@@ -56,7 +56,7 @@ def test_less_of_a_rate_has_the_more_noise() -> None:
 @pytest.mark.parametrize("factor", [2.0, 9.0, 9.5])
 def test_recorded_bursts_of_many_crowds_do_not_coincide(factor: float) -> None:
     trace = bursty()
-    now, rest = aggregated(trace, factor, 1)
+    now, rest = aggregate(trace, factor, 1)
     assert isinstance(now, Requests) and rest == 1.0
     assert len(now.at_s) == pytest.approx(factor * len(trace.at_s), rel=0.01)
     assert (np.diff(now.at_s) >= 0).all() and now.at_s[0] >= 0 and now.at_s[-1] < 3600
@@ -67,7 +67,7 @@ def test_recorded_bursts_of_many_crowds_do_not_coincide(factor: float) -> None:
 
 def test_every_request_of_a_stream_is_there_with_its_own_lengths_and_near_its_minute() -> None:
     trace = bursty()
-    now, _ = aggregated(trace, 2.0, 1)
+    now, _ = aggregate(trace, 2.0, 1)
     assert isinstance(now, Requests)
     assert (np.bincount(now.output_tokens.astype(int)) == 2).all()
     for at_s, which in zip(now.at_s, now.output_tokens.astype(int), strict=True):
@@ -77,7 +77,7 @@ def test_every_request_of_a_stream_is_there_with_its_own_lengths_and_near_its_mi
 def test_prompts_begin_alike_within_a_stream_as_recorded_and_never_in_two() -> None:
     at_s, tokens = np.array([0.0, 90.0, 179.0]), np.full(3, 10.0)
     trace = Requests(at_s, tokens, np.array([0.0, 1.0, 2.0]), np.array([7, 7, 8, 9]), np.array([0, 1, 3, 4]))
-    now, _ = aggregated(trace, 3.0, 1)
+    now, _ = aggregate(trace, 3.0, 1)
     assert isinstance(now, Requests) and now.blocks is not None
     found = [
         (int(which), now.blocks[begin:end].tolist())
@@ -91,13 +91,13 @@ RECORDED = ((0, [7]), (1, [7, 8]), (2, [9]))
 
 
 def test_equal_seeds_shift_alike() -> None:
-    (one, _), (again, _), (other, _) = (aggregated(bursty(), 3.0, seed) for seed in (1, 1, 2))
+    (one, _), (again, _), (other, _) = (aggregate(bursty(), 3.0, seed) for seed in (1, 1, 2))
     assert isinstance(one, Requests) and isinstance(again, Requests) and isinstance(other, Requests)
     assert one.at_s.tolist() == again.at_s.tolist() != other.at_s.tolist()
 
 
 def test_what_says_nothing_of_its_noise_stays_as_it_is() -> None:
     trace = Tokens(np.array([0.0, 60.0]), np.array([5.0, 6.0]))
-    assert aggregated(trace, 4.0, 1) == (trace, 4.0)
+    assert aggregate(trace, 4.0, 1) == (trace, 4.0)
     once = bursty()
-    assert aggregated(once, 1.0, 1) == (once, 1.0)
+    assert aggregate(once, 1.0, 1) == (once, 1.0)

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from ebbtide.cli.commands import model_store
-from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, complete_models, open_store, told
+from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, as_command_error, complete_models, open_store
 from ebbtide.cli.stub_commands import COMPLETE_VARIABLE
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
@@ -124,7 +124,7 @@ def test_a_directory_that_hangs_is_told_and_not_waited_for(home: Path, monkeypat
     ],
 )
 def test_errors_have_their_exit_codes(error: StorageError, kind: type[click.ClickException]) -> None:
-    with pytest.raises(kind, match="x"), told():
+    with pytest.raises(kind, match="x"), as_command_error():
         raise error
 
 

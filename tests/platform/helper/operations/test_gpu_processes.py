@@ -20,7 +20,7 @@ from ebbtide.snapshot.driver.port import GpuMap
 from ebbtide.snapshot.driver.process_states import ProcessState
 from ebbtide.system.process import boot_id, started_ticks
 from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from ebbtide_testing.gpu_driver.fake_script import Do, Rule, script_of, write_script
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.trees import Family, gpu_family, helping, wait_until
@@ -40,13 +40,13 @@ def entry_of(tree: Family) -> Entry:
 
 
 def calls(fake: Path) -> list[tuple[str, int]]:
-    with opened(fake) as book:
+    with open_state(fake) as book:
         return [(call, pid) for call, pid in book.calls]
 
 
 def struck(fake: Path) -> int:
     """How often the script's first rule did."""
-    with opened(fake) as book:
+    with open_state(fake) as book:
         return book.seen.get("0", 0)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.lookup.derived_maps import chosen, grouped, lined_up, ordered, summed
-from ebbtide.pool.lookup.records import STEPS_KEPT, Records, changed, having, without
+from ebbtide.pool.lookup.derived_maps import group_by, lined_up, order_by, select, sum_by
+from ebbtide.pool.lookup.records import STEPS_KEPT, Records, changed_keys, having, without
 
 Pair = tuple[int, str]
 
@@ -16,17 +16,17 @@ def _number(key: str) -> int:
     return int(key)
 
 
-@chosen
+@select
 def big(record: Pair) -> int | None:
     return record[0] if record[0] > 1 else None
 
 
-@grouped(order=_number)
+@group_by(order=_number)
 def of_color(record: Pair) -> tuple[str, int] | None:
     return (record[1], record[0]) if record[1] else None
 
 
-@summed
+@sum_by
 def sums(record: Pair) -> Mapping[str, int] | None:
     return {record[1]: max(0, record[0]), "all": 1} if record[1] else None
 
@@ -35,7 +35,7 @@ def _place(record: Pair) -> tuple[str, int]:
     return record[1], -record[0]
 
 
-@ordered(_place)
+@order_by(_place)
 def in_line(record: Pair) -> Pair | None:
     return record if record[0] > 1 else None
 
@@ -97,7 +97,7 @@ def test_changed_misses_nothing(
         course.append(moved(course[len(course) // 2], step))
     for before in course:
         for after in course:
-            told = changed(before, after)
+            told = changed_keys(before, after)
             if told is not None:
                 differ = {key for key in {*before, *after} if before.get(key) is not after.get(key)}
                 assert differ <= set(told)
@@ -117,7 +117,7 @@ def test_what_is_not_touched_stays_the_same_object() -> None:
 def test_a_change_costs_a_look_at_what_changed_and_not_at_everything() -> None:
     looked: list[Pair] = []
 
-    @chosen
+    @select
     def counted(record: Pair) -> int | None:
         looked.append(record)
         return record[0]
@@ -132,15 +132,15 @@ def test_a_change_costs_a_look_at_what_changed_and_not_at_everything() -> None:
 
 def test_who_looks_too_seldom_looks_at_all_of_it() -> None:
     first = source = having({"0": (2, "red")}, {})
-    assert changed(first, source) == ()
+    assert changed_keys(first, source) == ()
     for number in range(2 * STEPS_KEPT + 1):
         source = having(source, {str(number): (number, "red")})
-    assert changed(first, source) is None
+    assert changed_keys(first, source) is None
     agrees(source)
 
 
 def test_a_mapping_of_another_kind_has_no_history() -> None:
     source = having({"0": (2, "red")}, {"1": (3, "blue")})
-    assert changed(dict(source), source) is None and changed(source, dict(source)) is None
+    assert changed_keys(dict(source), source) is None and changed_keys(source, dict(source)) is None
     assert source == {"0": (2, "red"), "1": (3, "blue")} and isinstance(source, Records)
     assert without(source, ["1", "9"]) == {"0": (2, "red")}

@@ -23,7 +23,7 @@ from ebbtide.pool.events import (
     StopJob,
 )
 from ebbtide.pool.ids import Epoch, NodeId, slot_id
-from ebbtide.pool.rules.drain import drained, occupants
+from ebbtide.pool.rules.drain import is_drained, occupants
 from ebbtide.pool.rules.promises import violations
 from ebbtide.pool.state import PoolState
 from tests.platform.pool.builder import JOB, NODE, PARKED, READY, RUNNING, S0, S2, SEAT, after, pool
@@ -73,13 +73,13 @@ def test_another_reason_is_no_new_drain() -> None:
 
 def test_a_node_is_drained_when_neither_slots_nor_claims_are_left() -> None:
     ready = after(pool(), *PARKED, *READY)
-    assert not drained(ready, NODE), "nobody drains it"
+    assert not is_drained(ready, NODE), "nobody drains it"
     state = after(ready, DRAIN)
-    assert (set(occupants(state, NODE)), drained(state, NODE)) == ({JOB, SEAT}, False)
+    assert (set(occupants(state, NODE)), is_drained(state, NODE)) == ({JOB, SEAT}, False)
     state = after(pool(), *PARKED, DRAIN)
     assert occupants(state, NODE) == (JOB,), "its state is in this node's memory"
     state = after(state, StopJob(JOB, "r", preempts=False), JobStopped(JOB, 9))
-    assert drained(state, NODE)
+    assert is_drained(state, NODE)
 
 
 def test_a_node_that_leaves_needs_no_drain_any_more() -> None:

@@ -20,7 +20,7 @@ from ebbtide.snapshot.driver.gang_plan import Verb
 from ebbtide.snapshot.driver.port import GpuMap
 from ebbtide.snapshot.driver.process_states import STEADY, TABLE, Call, ProcessState
 from ebbtide_testing.gpu_driver.fake_driver import FakeDriver
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from ebbtide_testing.gpu_driver.fake_script import Do, Rule, When, script_of, write_script
 from tests.platform.snapshot.driver.calls import PATHS, make
 from tests.platform.snapshot.driver.sleepers import sleepers
@@ -134,7 +134,7 @@ def test_a_gang_whose_mover_was_killed_at_any_rank_is_parked_or_resumed_by_the_n
 
 
 def calls_of(book: Path) -> list[tuple[str, int]]:
-    with opened(book) as read:
+    with open_state(book) as read:
         return [(call, pid) for call, pid in read.calls]
 
 

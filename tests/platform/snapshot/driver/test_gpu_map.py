@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.snapshot.driver.gpu_map import completed, moved_in, whole_map
+from ebbtide.snapshot.driver.gpu_map import complete_map, moved_in, whole_map
 
 GPUS = tuple("abcdefgh")
 
@@ -14,15 +14,15 @@ def test_it_is_a_permutation_that_agrees_and_moves_nobody_without_need(data: st.
     old = data.draw(st.lists(st.sampled_from(GPUS), unique=True))
     new = data.draw(st.permutations(GPUS))[: len(old)]
     wanted = dict(zip(old, new, strict=True))
-    whole = completed(wanted, frozenset(GPUS))
+    whole = complete_map(wanted, frozenset(GPUS))
     assert set(whole) == set(whole.values()) == set(GPUS)
     assert whole.items() >= wanted.items()
     assert all(whole[gpu] == gpu for gpu in GPUS if gpu not in wanted and gpu not in wanted.values())
 
 
 def test_a_move_becomes_a_swap_and_a_chain_a_ring() -> None:
-    assert completed({"a": "b"}, frozenset("abc")) == {"a": "b", "b": "a", "c": "c"}
-    assert completed({"a": "b", "b": "c"}, frozenset("abc")) == {"a": "b", "b": "c", "c": "a"}
+    assert complete_map({"a": "b"}, frozenset("abc")) == {"a": "b", "b": "a", "c": "c"}
+    assert complete_map({"a": "b", "b": "c"}, frozenset("abc")) == {"a": "b", "b": "c", "c": "a"}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_move_becomes_a_swap_and_a_chain_a_ring() -> None:
 )
 def test_a_map_that_cannot_be_is_refused_by_name(wanted: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        completed(wanted, frozenset("abc"))
+        complete_map(wanted, frozenset("abc"))
 
 
 H, A = "NVIDIA H100", "NVIDIA A100"

@@ -9,7 +9,7 @@ import pytest
 from ebbtide.snapshot.driver.errors import DriverFailed, DriverRefused, ProcessGone
 from ebbtide.snapshot.driver.process_states import STEADY, TABLE, Call, ProcessState, after, sources
 from ebbtide_testing.gpu_driver.fake_driver import FakeDriver, machine_of
-from ebbtide_testing.gpu_driver.fake_driver_state import opened
+from ebbtide_testing.gpu_driver.fake_driver_state import open_state
 from ebbtide_testing.gpu_driver.fake_script import Do, Rule, script_of, write_script
 from ebbtide_testing.gpu_driver.fake_users import users_of
 from tests.platform.snapshot.driver.calls import PATHS, make
@@ -86,7 +86,7 @@ def test_a_process_that_uses_no_cuda_is_refused_once_it_is_said_who_does(tmp_pat
         try:
             assert driver.state(user.pid) is ProcessState.RUNNING
             driver.lock(user.pid, 1000)
-            with opened(book) as read:
+            with open_state(book) as read:
                 assert list(read.states) == [f"{user.pid}:device"], "as it would be known by an image's process"
             for ask in (lambda: driver.state(other.pid), lambda: driver.lock(other.pid, 1000)):
                 with pytest.raises(DriverRefused, match="CUDA_ERROR_INVALID_VALUE"):

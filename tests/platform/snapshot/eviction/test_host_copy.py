@@ -20,7 +20,7 @@ from ebbtide.snapshot.eviction.host_copy import (
     common,
     copy_all,
     edges,
-    joined,
+    join_spans,
     shares,
     threads_for,
 )
@@ -83,7 +83,7 @@ def test_ranks_share_the_cores_of_their_node(monkeypatch: pytest.MonkeyPatch) ->
 
 @given(spans, st.integers(0, 3))
 def test_joined_spans_hold_the_same_and_are_apart(some: list[Span], apart: int) -> None:
-    found = joined(some, apart=apart)
+    found = join_spans(some, apart=apart)
     assert cells(some) <= cells(found)
     assert all(later[0] - earlier[1] > apart for earlier, later in pairwise(found))
     if apart == 0:
@@ -92,7 +92,7 @@ def test_joined_spans_hold_the_same_and_are_apart(some: list[Span], apart: int) 
 
 @given(spans, spans)
 def test_what_is_common_is_in_both(some: list[Span], others: list[Span]) -> None:
-    assert cells(common(joined(some), joined(others))) == cells(some) & cells(others)
+    assert cells(common(join_spans(some), join_spans(others))) == cells(some) & cells(others)
 
 
 def test_edges_are_the_huge_pages_of_a_blocks_ends() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.storage.errors import Refused
-from ebbtide.storage.transport.chunk_ranges import checked, cut, down, split, up
+from ebbtide.storage.transport.chunk_ranges import check_ranges, cut_at_chunks, down, split, up
 from ebbtide.storage.transport.transport import Range
 
 ALIGNMENTS = st.sampled_from([512, 4096, 65536])
@@ -21,7 +21,7 @@ def test_down_and_up_are_the_nearest_multiples(position: int, alignment: int) ->
 
 @given(st.lists(RANGES, max_size=5), st.sampled_from([4096, 1 << 16]))
 def test_chunks_are_the_ranges_in_their_order_and_cross_no_border(ranges: list[Range], chunk_bytes: int) -> None:
-    chunks = list(cut(ranges, chunk_bytes))
+    chunks = list(cut_at_chunks(ranges, chunk_bytes))
     assert all(chunk.length and chunk.offset // chunk_bytes == (chunk.end - 1) // chunk_bytes for chunk in chunks)
     at = iter(chunks)
     for each in ranges:
@@ -52,10 +52,10 @@ def test_a_split_is_the_chunk_with_an_aligned_middle_as_large_as_can_be(chunk: R
 
 
 def test_empty_ranges_are_left_out_and_the_order_is_kept() -> None:
-    assert checked([Range(8, 2), Range(3, 0), Range(0, 4)]) == [Range(8, 2), Range(0, 4)]
+    assert check_ranges([Range(8, 2), Range(3, 0), Range(0, 4)]) == [Range(8, 2), Range(0, 4)]
 
 
 @pytest.mark.parametrize("ranges", [[Range(-1, 2)], [Range(0, -2)], [Range(0, 5), Range(4, 1)], [Range(4, 1)] * 2])
 def test_what_is_no_range_and_what_overlaps_is_refused(ranges: list[Range]) -> None:
     with pytest.raises(Refused, match=r"Range\("):
-        checked(ranges)
+        check_ranges(ranges)

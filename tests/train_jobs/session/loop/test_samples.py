@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide_train.session.loop.samples import all_permuted, micro_batches, permuted, sample_ids, share
+from ebbtide_train.session.loop.samples import micro_batches, permute, permute_all, sample_ids, share
 from tests.examples import examples
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 64, 97, 1000])
 def test_each_epoch_is_a_permutation(length: int) -> None:
     for key in (0, 1, 12345):
-        assert sorted(permuted(index, length=length, key=key) for index in range(length)) == list(range(length))
+        assert sorted(permute(index, length=length, key=key) for index in range(length)) == list(range(length))
 
 
 def test_epochs_and_seeds_differ_and_steps_cross_epochs() -> None:
@@ -32,8 +32,8 @@ def test_the_order_never_changes_between_versions() -> None:
 @settings(max_examples=examples(50), deadline=None)
 def test_whole_arrays_are_permuted_as_one_by_one(length: int, key: int, first: int, count: int) -> None:
     indexes = [(first + n) % length for n in range(count)]
-    expected = [permuted(index, length=length, key=key) for index in indexes]
-    assert all_permuted(indexes, length=length, key=key) == expected
+    expected = [permute(index, length=length, key=key) for index in indexes]
+    assert permute_all(indexes, length=length, key=key) == expected
 
 
 @given(st.integers(0, 50), st.integers(1, 90), st.integers(1, 200), st.integers(1, 9))

@@ -29,7 +29,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def permuted(index: int, *, length: int, key: int) -> int:
+def permute(index: int, *, length: int, key: int) -> int:
     """Where ``index`` goes under the permutation of ``range(length)`` chosen by ``key``."""
     half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
     half_mask = (1 << half_bits) - 1
@@ -43,11 +43,11 @@ def permuted(index: int, *, length: int, key: int) -> int:
             return value
 
 
-def all_permuted(indexes: Iterable[int], *, length: int, key: int) -> list[int]:
-    """`permuted` of each of them."""
+def permute_all(indexes: Iterable[int], *, length: int, key: int) -> list[int]:
+    """`permute` of each of them."""
     asked = list(indexes)
     if len(asked) < _MANY:
-        return [permuted(index, length=length, key=key) for index in asked]
+        return [permute(index, length=length, key=key) for index in asked]
     values = _network(np.array(asked, dtype=np.uint64), length, key)
     while (out := values >= length).any():
         values[out] = _network(values[out], length, key)
@@ -56,7 +56,7 @@ def all_permuted(indexes: Iterable[int], *, length: int, key: int) -> list[int]:
 
 
 def _network(values: Words, length: int, key: int) -> Words:
-    """One way through the network, as in `permuted`."""
+    """One way through the network, as in `permute`."""
     half_bits = np.uint64(max(1, ((length - 1).bit_length() + 1) // 2))
     half_mask = np.uint64((1 << int(half_bits)) - 1)
     left, right = values >> half_bits, values & half_mask
@@ -87,7 +87,7 @@ def sample_ids(step: int, *, seed: int, length: int, global_batch: int, rank: in
     mine = share(range(first, first + global_batch), rank=rank, world=world)
     found: list[int] = []
     for epoch, indexes in _by_epoch(mine, length):
-        found += all_permuted(indexes, length=length, key=_mix(_mix(seed & _MASK) ^ epoch))
+        found += permute_all(indexes, length=length, key=_mix(_mix(seed & _MASK) ^ epoch))
     return found
 
 

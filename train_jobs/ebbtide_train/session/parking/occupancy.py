@@ -21,7 +21,7 @@ from ebbtide.snapshot.eviction.host_copy import threads_for
 from ebbtide.snapshot.eviction.host_memory import HostMemory, OwnMemory
 from ebbtide.snapshot.eviction.page_lock import NothingLocked, PageLock
 from ebbtide.snapshot.eviction.tensor_eviction import discard, plan
-from ebbtide.snapshot.nccl import chosen
+from ebbtide.snapshot.nccl import nccl_settings
 from ebbtide.system.process_memory import malloc_trim
 from ebbtide_train.session.coordination.file_barrier import file_barrier
 from ebbtide_train.session.coordination.process_group import Group
@@ -99,7 +99,7 @@ class Occupancy:
         meeting = folder_of(settings) / f"{lease_epoch}-{self._formations}"
         self._formations += 1
         if self.nccl is None and self.device.type == "cuda" and (settings.world > 1 or alone_too):
-            self.nccl = chosen(os.environ)  # of the first formation: NCCL does not look again
+            self.nccl = nccl_settings(os.environ)  # of the first formation: NCCL does not look again
         self.group = Group.meet(
             rank=settings.rank,
             world=settings.world,

@@ -93,7 +93,7 @@ class TrainState:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "extras": {name: extra.state_dict() for name, extra in self.extras.items()},
         }
-        return mapped(state, lambda tensor: tensor)
+        return map_tensors(state, lambda tensor: tensor)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` gave.
@@ -159,7 +159,7 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield from _plain(inner)
 
 
-def mapped(state: Mapping[str, object], view: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, object]:
+def map_tensors(state: Mapping[str, object], view: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, object]:
     """A state with every tensor replaced, and what else may change copied.
 
     Containers keep their types as far as a checkpoint tells them apart.

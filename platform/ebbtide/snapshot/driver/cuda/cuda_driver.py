@@ -18,7 +18,7 @@ from ebbtide.snapshot.driver.cuda.cuda_library import CudaLibrary, CudaRefused
 from ebbtide.snapshot.driver.cuda.cuda_results import check_result
 from ebbtide.snapshot.driver.cuda.custom_storage import CudaOperation, HeldContexts
 from ebbtide.snapshot.driver.errors import DriverRefused, ProcessGone
-from ebbtide.snapshot.driver.gpu_map import completed, moved_in
+from ebbtide.snapshot.driver.gpu_map import complete_map, moved_in
 from ebbtide.snapshot.driver.port import Capabilities, GpuMap
 from ebbtide.snapshot.driver.process_start import started_ticks
 from ebbtide.snapshot.driver.process_states import Call, ProcessState
@@ -127,7 +127,7 @@ class CudaDriver:
         try:
             here = frozenset(self._library.gpu(device) for device in self._library.devices())
             # Names of another machine: the map is whole, and whoever made it knew that machine.
-            whole = completed(gpu_map, here) if set(gpu_map) <= here else moved_in(gpu_map, here)
+            whole = complete_map(gpu_map, here) if set(gpu_map) <= here else moved_in(gpu_map, here)
         except (ValueError, CudaRefused) as error:
             raise DriverRefused(call.value, pid, str(error), "name GPUs of this machine, each at most once") from error
         pairs = [_pair(api, old, new) for old, new in sorted(whole.items())]

@@ -26,7 +26,7 @@ from ebbtide.storage.checkpoints.state.about_json import About, Note
 from ebbtide.storage.checkpoints.state.plain_state import pack
 from ebbtide.storage.checkpoints.state.rank_entry import RankEntry
 from ebbtide.storage.checkpoints.state.rank_file import Shard, write_shards
-from ebbtide.storage.checkpoints.state.state_tree import TENSOR, Json, nested
+from ebbtide.storage.checkpoints.state.state_tree import TENSOR, Json, nest
 from ebbtide.storage.errors import Refused
 
 
@@ -130,7 +130,7 @@ def _packed(item: WriteItem, planner: SavePlanner, extra: dict[str, torch.Tensor
 def _tree(metadata: Metadata, entries: Sequence[RankEntry]) -> Json:
     """The state as it was before PyTorch flattened it."""
     paths = metadata.planner_data or {}
-    return nested({tuple(paths.get(name, (name,))): value for name, value in _parts(metadata, entries)})
+    return nest({tuple(paths.get(name, (name,))): value for name, value in _parts(metadata, entries)})
 
 
 def _parts(metadata: Metadata, entries: Sequence[RankEntry]) -> Iterator[tuple[str, Json]]:

@@ -63,7 +63,7 @@ def tensors_in(tree: Json) -> Iterator[str]:
             yield from tensors_in(item)
 
 
-def nested(parts: dict[Path, Json]) -> Json:
+def nest(parts: dict[Path, Json]) -> Json:
     """A tree of leaves; a number in a path is a place in a list.
 
     Raises:

@@ -37,7 +37,7 @@ from ebbtide.storage.names import FileName, index_name
 from ebbtide.storage.objects.manifest import FileEntry
 from ebbtide.storage.objects.staging import Staging, deadline_for
 from ebbtide.storage.objects.store_ports import StorePorts
-from ebbtide.storage.transport.chunk_ranges import joined
+from ebbtide.storage.transport.chunk_ranges import join_ranges
 from ebbtide.storage.transport.transport import Range
 
 STRETCH_BYTES = 256 << 20  # one transfer: seconds on a fast link, minutes on a slow one
@@ -113,7 +113,7 @@ class ShardWriter:
         wanted = [self._range(number) for number in sorted(claimed)]
         transport = self._place.ports.transport
         try:
-            for stretch in _stretches(joined(wanted), self._place.stretch_bytes, step):
+            for stretch in _stretches(join_ranges(wanted), self._place.stretch_bytes, step):
                 size = sum(one.length for one in stretch)
                 transport.read(self._path, stretch, judge, deadline_s=deadline_for(size))
         except TransferTimeout:
@@ -140,7 +140,7 @@ class ShardWriter:
     # ---- what is missing
 
     def _missing(self) -> list[Range]:
-        return joined([self._range(number) for number in range(self._count) if number not in self._chunks])
+        return join_ranges([self._range(number) for number in range(self._count) if number not in self._chunks])
 
     def _copy(self, missing: list[Range]) -> None:
         file = self._shard.file

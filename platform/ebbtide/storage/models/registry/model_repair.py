@@ -33,7 +33,7 @@ from ebbtide.storage.names import ObjectId, attempt
 from ebbtide.storage.objects.manifest import FileEntry, Manifest
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.safetensors.file_header import SUFFIX
-from ebbtide.storage.transport.chunk_ranges import cut
+from ebbtide.storage.transport.chunk_ranges import cut_at_chunks
 from ebbtide.storage.transport.transport import Range
 
 Told = Callable[[str], None]  # called with what is being done, in words
@@ -185,7 +185,9 @@ def _in_chunks(manifest: Manifest, entry: FileEntry, damage: Sequence[Damage]) -
         for number in range(part.offset // chunk_bytes, -(-min(part.end, size_bytes) // chunk_bytes))
     }
     whole = [Range(number * chunk_bytes, chunk_bytes) for number in sorted(numbers)]
-    return list(cut([Range(one.offset, min(one.length, size_bytes - one.offset)) for one in whole], chunk_bytes))
+    return list(
+        cut_at_chunks([Range(one.offset, min(one.length, size_bytes - one.offset)) for one in whole], chunk_bytes)
+    )
 
 
 def _remove(store: ObjectStore, work: Path) -> None:

@@ -21,7 +21,7 @@ def weight_map(source: Source, index: SourceFile) -> dict[str, str]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:
-                raise ValueError(f"{shown(name)} stands there twice")
+                raise ValueError(f"{printable(name)} stands there twice")
             found[name] = value
         return found
 
@@ -42,7 +42,7 @@ def shards_of(
     wanted = sorted(set(named.values()))
     for name in wanted:
         if "/" in name or not name.endswith(SUFFIX):
-            raise Refused(f"{source.where}/{index_name} names the file {shown(name)}, which is no shard beside it")
+            raise Refused(f"{source.where}/{index_name} names the file {printable(name)}, which is no shard beside it")
         try:
             file_name(name)
         except Refused as error:
@@ -74,13 +74,13 @@ def check_tensors(
     for name, header in headers.items():
         for entry in header.entries:
             if (other := place.setdefault(entry.name, name)) != name:
-                refuse(f"tensor {shown(entry.name)} is in {other} and again in {name}")
+                refuse(f"tensor {printable(entry.name)} is in {other} and again in {name}")
     if not named:
         return []
     for tensor, name in named.items():
         if (found := place.get(tensor)) != name:
             there = f"it is in {found}" if found else "it is in none of them"
-            refuse(f"{index_name} says that tensor {shown(tensor)} is in {name}, but {there}")
+            refuse(f"{index_name} says that tensor {printable(tensor)} is in {name}, but {there}")
     unnamed = [tensor for tensor in place if tensor not in named]
     return [f"{some(unnamed)}: in the shards, though {index_name} does not name them"] if unnamed else []
 
@@ -103,10 +103,10 @@ def check_config(source: Source, small: Sequence[SourceFile]) -> list[str]:
 
 def some(names: Sequence[str]) -> str:
     """A few of them, and how many more."""
-    listed = ", ".join(shown(name) for name in names[:_SHOWN])
+    listed = ", ".join(printable(name) for name in names[:_SHOWN])
     return f"{listed} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else listed
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """Readable and harmless in a terminal, however long and whatever is in it."""
     return ascii(name if len(name) <= 80 else name[:77] + "...")

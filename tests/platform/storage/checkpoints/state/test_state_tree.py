@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
 
 from ebbtide.storage.checkpoints.state.plain_state import pack, unpack
-from ebbtide.storage.checkpoints.state.state_tree import Leaf, leaves, nested, tensors_in
+from ebbtide.storage.checkpoints.state.state_tree import Leaf, leaves, nest, tensors_in
 from ebbtide.storage.errors import Refused
 from tests.examples import examples
 from tests.platform.storage.checkpoints.runs import same
@@ -58,7 +58,7 @@ def test_a_tree_of_leaves_is_what_pytorch_makes_of_them(state: dict[Any, Any]) -
     tensors: dict[str, torch.Tensor] = {}
     parts = {paths[name]: pack(value, name, tensors) for name, value in flat.items()}
     try:
-        tree = nested(parts)
+        tree = nest(parts)
     except Refused:
         return
     assert same(unpack(tree, tensors), again)
@@ -88,6 +88,6 @@ def test_a_state_that_is_no_dict_has_no_leaves(state: object) -> None:
 
 def test_paths_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(Refused, match="within something"):
-        nested({("a",): 1, ("a", "b"): 2})
+        nest({("a",): 1, ("a", "b"): 2})
     with pytest.raises(Refused, match="is there twice"):
-        nested({("a", "b"): 2, ("a",): 1})
+        nest({("a", "b"): 2, ("a",): 1})
