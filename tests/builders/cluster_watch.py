@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import PendingCallsLimitExceeded
 
 from ebbtide.client.messages import AgentReport
 from ebbtide.pool.ids import JobName, NodeId, SeatId
@@ -53,6 +54,8 @@ class Agent:
     @property
     def code(self) -> Any:
         said: Future[str] = Future()
+        if isinstance(self.runs, PendingCallsLimitExceeded):
+            raise self.runs
         if isinstance(self.runs, str):
             said.set_result(self.runs)
         else:

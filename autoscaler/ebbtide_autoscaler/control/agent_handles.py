@@ -1,6 +1,7 @@
 """The arbiter's handles on the node agents: one call per node and round, and none of them is waited for.
 
-A node that runs other code than the arbiter is refused: its agent is told of no slot, so none there can be had.
+A node that runs other code than the arbiter is refused (``node_codes``): its agent is told of no slot, and what it
+reports is not taken in. It is started anew now and then, for the same code may have been installed meanwhile.
 
 An agent that was killed for good, or never came up, is started anew when it has not been heard of for a while; one
 that hangs, which its process's death alone can cure, is killed and comes back by itself.
@@ -11,23 +12,19 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
 from typing import Any
 
 import ray
-from ray.exceptions import PendingCallsLimitExceeded, RayActorError, RayError
+from ray.exceptions import PendingCallsLimitExceeded, RayError
 
 from ebbtide.agent.node_agent import start_agent, stop_agent
 from ebbtide.client.messages import SlotRef
 from ebbtide.pool.ids import NodeId
-from ebbtide.system.code_digest import code_digest
+from ebbtide_autoscaler.control.node_codes import NodeCodes
 
 SILENT_S = 5.0  # it reports once a second; then it is looked up by name again, one call to the GCS
 HUNG_S = 30.0  # silent for so long on a living node: no report can be that late
-CODE_S = 0.5  # an agent that has started says within milliseconds which code it runs; else it is looked at next time
 ANSWER_S = 5.0  # for what is waited for: each is a matter of milliseconds on the node
-
-EARLIER = "another version of ebbtide, or none"  # in which the agent, as it is here, cannot be started
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +38,7 @@ class AgentHandles:
         self._since_s: dict[NodeId, float] = {}  # when the node was first named, monotonic
         self._found_s: dict[NodeId, float] = {}  # when the handle was got, monotonic
         self._killed_s: dict[NodeId, float] = {}
-        self._codes: dict[NodeId, Future[str]] = {}  # what each agent says of its code
-        self.refused: Mapping[NodeId, str] = {}  # nodes that run other code, with why; for any thread
+        self.codes = NodeCodes()
         self._ended: frozenset[NodeId] = frozenset()
 
     def watch(
@@ -66,39 +62,24 @@ class AgentHandles:
                 handles[node] = self._handle(node, silent_s.get(node, 0.0))
             except (RayError, ValueError) as error:
                 log.warning("the agent of node %s cannot be reached: %r", node, error)
-        for node in self._of_our_code(handles):
+        self.codes.look(handles)
+        for node, handle in handles.items():
+            if node in self.codes.refused:  # guard: a node with other code is told of no slot
+                continue
             try:
-                handles[node].watch.remote(slots[node], host_bytes, jobs)
+                handle.watch.remote(slots[node], host_bytes, jobs)
             except PendingCallsLimitExceeded:
                 continue  # it hangs, and what it was told last is what it is told now
             except (RayError, ValueError) as error:
                 log.warning("the agent of node %s cannot be reached: %r", node, error)
 
-    def _of_our_code(self, handles: Mapping[NodeId, Any]) -> list[NodeId]:
-        """Nodes that run this arbiter's code; those that have not said yet are asked, and have a moment to answer."""
-        for node in handles.keys() - self._codes.keys():
-            self._codes[node] = _asked_for_code(handles[node])
-        wait([self._codes[node] for node in handles], timeout=CODE_S)
-        ours, refused = [], {}
-        for node in handles:
-            theirs = _code_said(self._codes[node])
-            if theirs == code_digest():  # guard: a node with other code is told of no slot
-                ours.append(node)
-            elif theirs is not None:
-                refused[node] = f"it runs {theirs}; the arbiter runs ebbtide code {code_digest()}: install the same"
-            elif node in self.refused:  # it is being asked again
-                refused[node] = self.refused[node]
-        for node in refused.keys() - self.refused.keys():
-            log.error("node %s is refused: %s", node, refused[node])
-        self.refused = refused
-        return ours
-
     def forget(self, alive: frozenset[NodeId]) -> None:
         """End the agents of all nodes but ``alive``: Ray would keep their actors on its books for ever."""
         for node in [node for node in self._handles if node not in alive]:
             stop_agent(str(node))
-            for known in (self._handles, self._since_s, self._found_s, self._killed_s, self._codes):
+            for known in (self._handles, self._since_s, self._found_s, self._killed_s):
                 known.pop(node, None)
+            self.codes.ask_again(node)
 
     def end(self, nodes: frozenset[NodeId]) -> None:
         """End the agents of ``nodes``, also those that an earlier arbiter started; each once while it is named."""
@@ -148,8 +129,11 @@ class AgentHandles:
         now_s = time.monotonic()
         if node not in self._handles or (silent_s > SILENT_S and now_s - self._found_s[node] > SILENT_S):
             self._handles[node] = start_agent(str(node), self._lock_dir)
-            self._codes.pop(node, None)  # another process may answer there, of other code
+            self.codes.ask_again(node)
             self._found_s[node] = now_s
+        if node in self.codes.refused and now_s - self._killed_s.get(node, -math.inf) > HUNG_S:
+            self._killed_s[node] = now_s
+            return self._restarted(node)
         # A node that has just joined has been silent since before it was there.
         hung_s = min(silent_s, now_s - self._since_s.setdefault(node, now_s))
         if hung_s > HUNG_S and now_s - self._killed_s.get(node, -math.inf) > HUNG_S:
@@ -158,23 +142,9 @@ class AgentHandles:
             ray.kill(self._handles[node], no_restart=False)
         return self._handles[node]
 
-
-def _asked_for_code(agent: Any) -> "Future[str]":
-    try:
-        said: Future[str] = agent.code.remote().future()
-    except AttributeError:  # an actor that an earlier version started, and that still runs
-        said = Future()
-        said.set_result(EARLIER)
-    return said
-
-
-def _code_said(said: "Future[str]") -> str | None:
-    """None: not known yet, or no longer."""
-    if not said.done():
-        return None
-    error = said.exception()
-    if error is None:
-        return said.result() if said.result() in (EARLIER, code_digest()) else f"ebbtide code {said.result()}"
-    if isinstance(error, RayActorError) and error.actor_init_failed:  # its class cannot be had there
-        return EARLIER
-    return None  # it died, or its node did: it is looked up again
+    def _restarted(self, node: NodeId) -> Any:
+        """The agent in a new process, which imports what is installed by now."""
+        stop_agent(str(node))
+        self._handles[node] = start_agent(str(node), self._lock_dir)
+        self.codes.ask_again(node)
+        return self._handles[node]

@@ -165,7 +165,7 @@ class ClusterWatch:
         await self._calls(
             "agents", ANSWER_S, self._agents.watch, slots, self._silent_s(frozenset(found)), host_bytes, jobs
         )
-        self._inbox.refused = dict(self._agents.refused)
+        self._inbox.refused = dict(self._agents.codes.refused)
 
     def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
         """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""

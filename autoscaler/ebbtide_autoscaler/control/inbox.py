@@ -24,6 +24,7 @@ from ebbtide.client.messages import (
 from ebbtide.pool.events import Body
 from ebbtide.pool.ids import JobName, NodeId, SeatId, SlotId
 from ebbtide.pool.state import PoolState
+from ebbtide.system.code_digest import code_digest
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
 from ebbtide_autoscaler.core.observe.settling import looked_too_early
@@ -78,6 +79,7 @@ class Inbox:
 
     started_s: float
     wake: Callable[[], None] = no_one_to_wake
+    code: str = field(default_factory=code_digest)  # of this arbiter
     arbiter: str = field(default_factory=lambda: token_hex(8))  # a name that no other arbiter has or had
     back_s: float = -inf  # when the arbiter came back from a pause; see :meth:`attend`
     ranks: dict[tuple[JobName, int], Timestamped[RankReport]] = field(default_factory=dict)
@@ -186,6 +188,10 @@ class Inbox:
     def take_agent(self, report: AgentReport, state: PoolState) -> None:
         """Take in a node agent's word unless it was overtaken. Who holds which slot is news."""
         node = NodeId(report.node)
+        # guard: what an agent of other code reports is not taken in
+        if report.code not in ("", self.code):
+            self.agents.pop(node, None)
+            return
         last = self.agents.get(node)
         # guard: an agent's word that was overtaken is dropped
         if last is not None and last.report.boot_id == report.boot_id and report.sent_boot_s < last.report.sent_boot_s:

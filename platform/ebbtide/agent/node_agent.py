@@ -48,7 +48,10 @@ class NodeAgent:
         uuid_of = slot_uuids(machine, gpus.uuid)
         self._hosting = RegionLender(regions_folder(Path(lock_dir).parent.name, machine))  # .../<pool>/slots
         means = CapabilityReader(Path(lock_dir).parent)
-        self._watch = SlotWatch(node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of, means=means)
+        self._code = code_digest()
+        self._watch = SlotWatch(
+            node_id, Path(lock_dir), gpu_pids=gpus.pids, uuid_of=uuid_of, means=means, code=self._code
+        )
         link = ArbiterLink()
 
         def send(report: AgentReport) -> AgentAnswer | None:
@@ -60,7 +63,7 @@ class NodeAgent:
 
     def code(self) -> str:
         """Which code this node runs; see `code_digest`."""
-        return code_digest()
+        return self._code
 
     def probe(self) -> AgentReport:
         """Who sits on the watched slots now."""

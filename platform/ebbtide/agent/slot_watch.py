@@ -48,9 +48,10 @@ class SlotWatch:
         gpu_pids: Callable[[str], frozenset[int] | None] = lambda _uuid: None,
         uuid_of: Callable[[int], str] = lambda _index: "",
         means: Callable[[], NodeCapabilities] = NodeCapabilities,
+        code: str = "",
     ) -> None:
         self._node, self._lock_dir, self._gpu_pids, self._uuid_of = node, lock_dir, gpu_pids, uuid_of
-        self._means = means
+        self._means, self._code = means, code
         self._boot_id = boot_id()
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
@@ -79,7 +80,7 @@ class SlotWatch:
             uuids = {index: one.slot.uuid for index, one in self._watched.items() if one.slot.uuid}
             means = self._means()
         sent_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return AgentReport(self._node, self._boot_id, holders, sent_boot_s, uuids, means, after)
+        return AgentReport(self._node, self._boot_id, holders, sent_boot_s, uuids, means, after, self._code)
 
     def kill_holder(self, index: int, epoch_at_most: int) -> bool:
         """SIGKILL the process that holds the slot's lock, if its lease epoch is not above ``epoch_at_most``.

@@ -317,6 +317,7 @@ class AgentReport:
     uuids: Mapping[int, str] = field(default_factory=dict)  # by GPU index: NVML's, or made of machine and index
     means: NodeCapabilities = NodeCapabilities()
     after: AgentAnswer | None = None  # the last answer that had come in when it began to look
+    code: str = ""  # which code it runs, see `code_digest`; "": it does not say
 
 
 # ---- the pool ---------------------------------------------------------------------------------------------------

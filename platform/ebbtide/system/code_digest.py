@@ -20,6 +20,8 @@ def code_digest() -> str:
         spec = find_spec(package)  # imports nothing of it
         for place in spec.submodule_search_locations or () if spec is not None else ():
             for path in sorted(Path(place).rglob("*.py")):
-                found.update(f"{package}/{path.relative_to(place).as_posix()}\0".encode())
-                found.update(path.read_bytes())
+                name = path.relative_to(place)
+                if path.is_file() and not any(part.startswith(".") for part in name.parts):  # no lock of an editor
+                    found.update(f"{package}/{name.as_posix()}\0".encode())
+                    found.update(path.read_bytes())
     return found.hexdigest()[:12]

@@ -119,6 +119,16 @@ def test_an_overtaken_word_of_an_agent_frees_no_lock_that_was_taken_since(loop: 
     assert loop.inbox.agents[N].report is booted
 
 
+@pytest.mark.proves("what an agent of other code reports is not taken in")
+def test_what_an_agent_of_other_code_reports_is_not_taken_in(loop: FakeLoop) -> None:
+    """It may have been told of slots by an earlier arbiter, and mean something else by what it says of them."""
+    arbiter = an_arbiter(loop)
+    arbiter.report_agent(replace(AGENT, code=loop.inbox.code))
+    assert N in loop.inbox.agents
+    arbiter.report_agent(replace(AGENT, code="0123456789ab", sent_boot_s=AGENT.sent_boot_s + 1.0))
+    assert N not in loop.inbox.agents
+
+
 def test_an_agent_is_asked_to_look_again_until_it_has_looked_after_the_last_change_of_a_slot(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     assert not arbiter.report_agent(AGENT).again, "its slots wait for nothing"

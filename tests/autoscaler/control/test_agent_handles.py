@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, PendingCallsLimitExceeded
 
 from ebbtide.pool.ids import NodeId
 from ebbtide.system.code_digest import code_digest
@@ -15,9 +15,11 @@ from tests.builders.cluster_watch import Agent
 NODE = NodeId("n0")
 
 
-def not_started() -> ActorDiedError:
-    """As of an actor whose class cannot be imported on its node."""
+def not_started(why: str) -> ActorDiedError:
+    """As of an actor whose class cannot be imported on its node, or whose constructor fails."""
     error = ActorDiedError()
+    error.args = (why,)
+    error.error_msg = why
     error._actor_init_failed = True
     return error
 
@@ -27,15 +29,19 @@ class FakeRay:
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
-        self.started = 0
+        self.started = self.ended = 0
+        self.agents: list[Agent] = []
         self.killed: list[float] = []
         self.runs: str | Exception = code_digest()
 
     def start(self, node: str, lock_dir: str) -> Any:
         self.started += 1
-        agent = Agent(node)
-        agent.runs = self.runs
-        return agent
+        self.agents.append(Agent(node))
+        self.agents[-1].runs = self.runs
+        return self.agents[-1]
+
+    def stop(self, node: str) -> None:
+        self.ended += 1
 
     def kill(self, handle: Any, *, no_restart: bool) -> None:
         assert not no_restart
@@ -46,6 +52,7 @@ class FakeRay:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     found = FakeRay()
     monkeypatch.setattr(agent_handles, "start_agent", found.start)
+    monkeypatch.setattr(agent_handles, "stop_agent", found.stop)
     monkeypatch.setattr(agent_handles, "ray", SimpleNamespace(kill=found.kill))
     monkeypatch.setattr(agent_handles, "time", SimpleNamespace(monotonic=lambda: found.now_s))
     return found
@@ -85,30 +92,44 @@ def test_one_that_hangs_is_killed_once_in_a_while(fake: FakeRay) -> None:
     ("runs", "named"),
     [
         ("0123456789ab", "ebbtide code 0123456789ab"),
-        (not_started(), "another version of ebbtide, or none"),
+        (not_started("The actor with name NodeAgent failed to import on the worker."), "another version of ebbtide"),
+        (not_started("\nOSError: no space left\n"), "an agent that cannot start (OSError: no space left)"),
     ],
 )
 def test_a_node_that_runs_other_code_is_refused_by_name_until_it_runs_ours(
     fake: FakeRay, runs: str | Exception, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Its agent reports all the while: nobody is silent."""
     handles, fake.runs = AgentHandles("/locks"), runs
-    for _ in range(2):
+    for _ in range(5):
         look(handles, 0.0)
-    (agent,) = handles._handles.values()
-    assert agent.watched == [], "it is told of no slot"
-    assert named in handles.refused[NODE] and code_digest() in handles.refused[NODE]
+    assert not any(agent.watched for agent in fake.agents), "it is told of no slot"
+    assert named in handles.codes.refused[NODE] and code_digest() in handles.codes.refused[NODE]
     assert caplog.text.count("node n0 is refused") == 1, "said once"
+    assert (fake.started, fake.ended) == (2, 1), "in a new process it may run what is installed by now"
 
-    fake.runs, fake.now_s = code_digest(), fake.now_s + 2 * SILENT_S
-    look(handles, 2 * SILENT_S)
-    (agent,) = handles._handles.values()
-    assert handles.refused == {} and len(agent.watched) == 1
+    fake.runs = code_digest()
+    fake.now_s += HUNG_S + 1.0
+    for _ in range(3):
+        look(handles, 0.0)
+    assert handles.codes.refused == {} and fake.agents[-1].watched and (fake.started, fake.ended) == (3, 2)
 
 
-def test_an_agent_that_does_not_say_which_code_it_runs_is_asked_again_when_it_is_looked_up_again(fake: FakeRay) -> None:
+def test_an_agent_that_died_before_it_said_which_code_it_runs_is_asked_again(fake: FakeRay) -> None:
     handles, fake.runs = AgentHandles("/locks"), TimeoutError("it died")
     look(handles, 0.0)
-    assert handles.refused == {} and not next(iter(handles._handles.values())).watched
-    fake.runs, fake.now_s = code_digest(), fake.now_s + 2 * SILENT_S
-    look(handles, 2 * SILENT_S)
-    assert next(iter(handles._handles.values())).watched
+    assert handles.codes.refused == {}
+    fake.agents[-1].runs = "0123456789ab"  # it is back, and nobody noticed that it was away
+    for _ in range(2):
+        look(handles, 0.0)
+    assert NODE in handles.codes.refused
+
+
+def test_an_agent_that_takes_no_more_calls_keeps_no_other_node_from_being_watched(fake: FakeRay) -> None:
+    handles, other = AgentHandles("/locks"), NodeId("n1")
+    handles.watch({NODE: (), other: ()}, {}, 0, ())
+    hangs, lives = fake.agents
+    hangs.fail = hangs.runs = PendingCallsLimitExceeded()
+    handles.codes.ask_again(NODE)
+    handles.watch({NODE: (), other: ()}, {}, 0, ())
+    assert (len(hangs.watched), len(lives.watched)) == (1, 2)

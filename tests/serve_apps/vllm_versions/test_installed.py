@@ -34,4 +34,4 @@ def test_unfinished_requests_are_counted_by_every_version(monkeypatch: pytest.Mo
     newer = SimpleNamespace(get_num_unfinished_requests=lambda: 3)
     for version, llm in (((0, 28), SimpleNamespace(output_processor=newer)), ((0, 29), newer)):
         monkeypatch.setattr(compat, "VERSION", version)
-        assert compat.unfinished(llm) == 3
+        assert compat.unfinished_requests(llm) == 3
