@@ -17,7 +17,7 @@ from tests.autoscaler.closed_loop import Loop
 from tests.builders.closed_loop import training
 
 TRAIN = JobName("train")
-# As `CudaContext` says it, of a driver's lock that ran out of time (see `tests/train_jobs/test_frozen_context`).
+# As `CudaContext` says it, of a driver's lock that ran out of time (see `tests/train_jobs/worker/test_cuda_context`).
 TIMED_OUT = "lock of job/0 did not end in time; the gang stops and restarts instead"
 
 

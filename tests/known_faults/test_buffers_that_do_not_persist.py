@@ -46,7 +46,7 @@ def gang(run_dir: Path, epoch: int, wants: dict[int, Any]) -> str:
         return hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in net.parameters())).hexdigest()
 
 
-@pytest.mark.xfail(strict=True, reason="a checkpoint has what `state_dict` has")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a checkpoint has what `state_dict` has")
 def test_a_restart_trains_the_same(tmp_path: Path) -> None:
     with pytest.raises(Preempted):
         gang(tmp_path / "stopped", 7, {3: DesiredState.STOP})

@@ -12,7 +12,9 @@ from tests.serve_apps.gateway.fakes import MODEL, running_gateway
 COLD_S, HELD, CLIENTS = 16.0, 20, 60
 
 
-@pytest.mark.xfail(strict=True, reason="the openai client gives up after two tries within some seconds")
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the openai client gives up after two tries within some seconds"
+)
 async def test_all_are_served_when_the_replica_is_there() -> None:
     async with running_gateway(hold_max_requests=HELD) as scene:
         replica = await scene.replica()

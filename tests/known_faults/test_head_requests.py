@@ -6,7 +6,7 @@ import pytest
 from tests.serve_apps.gateway.fakes import running_gateway
 
 
-@pytest.mark.xfail(strict=True, reason="the routes are declared for GET alone")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the routes are declared for GET alone")
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/metrics"])
 async def test_head_is_answered_as_get_is(path: str) -> None:
     async with running_gateway() as scene, httpx.AsyncClient(base_url=scene.url, trust_env=False) as http:

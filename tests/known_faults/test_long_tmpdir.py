@@ -12,7 +12,9 @@ from tests.integration.conftest import a_free_port
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(200)]
 
 
-@pytest.mark.xfail(strict=True, reason="Ray's sockets do not fit, and its traceback does not name TMPDIR")
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="Ray's sockets do not fit, and its traceback does not name TMPDIR"
+)
 def test_a_long_tmpdir_works_or_is_named(tmp_path: Path) -> None:
     long = tmp_path / "slurm_jobdir_of_a_rather_long_account_name" / "1355700" / "tmp.node0016" / "local-scratch"
     long.mkdir(parents=True)

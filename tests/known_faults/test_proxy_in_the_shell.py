@@ -32,7 +32,9 @@ def service() -> Iterator[str]:
     server.shutdown()
 
 
-@pytest.mark.xfail(strict=True, reason="Ray's client takes the proxy of the environment for all addresses")
+@pytest.mark.xfail(
+    strict=True, raises=ConnectionError, reason="Ray's client takes the proxy of the environment for all addresses"
+)
 def test_the_job_service_is_asked_directly(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

@@ -28,7 +28,7 @@ async def says(writer: asyncio.StreamWriter) -> None:
     writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
-@pytest.mark.xfail(strict=True, reason="without usage each event counts as one token")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="without usage each event counts as one token")
 async def test_tokens_count_and_not_events() -> None:
     digest = hashlib.sha256(b"secret-k").hexdigest()
     key = KeyGrant(name="k", sha256=digest, scopes=("models", "generate"), tokens_per_minute=6000)

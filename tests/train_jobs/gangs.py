@@ -99,7 +99,7 @@ def control_main(plan: GangPlan, rank: int, wants: object) -> None:
 
 
 def plain_losses(plan: PlainRun, folder: Path) -> dict[int, tuple[str, ...]]:
-    """As `plain.run`, by this module's quick start."""
+    """As `plain_training.run`, by this module's quick start."""
     folder.mkdir(parents=True)
     plan = replace(plan, rendezvous=str(folder / "rendezvous"))
     processes: list[BaseProcess] = []

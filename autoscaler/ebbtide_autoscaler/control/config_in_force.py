@@ -1,7 +1,7 @@
 """Where the pool's file is changed: it is journaled, then it is in force.
 
 All that follows from it is made to hold tick by tick (``config_agreement``, ``gateway_sync``). Only how much of the
-shared directory may be taken is left there just before, for all that use the directory (``storage.limits``).
+shared directory may be taken is left there just before, for all that use the directory (``store_limits``).
 """
 
 import asyncio

@@ -103,7 +103,7 @@ class Servers:
         hold_s: float,
         headroom: float,
     ) -> None:
-        """``sizes``: requests that a replica serves at once, and replicas of a server; the rest: see `TickSettings`."""
+        """``sizes``: requests that a replica serves at once, and replicas of a server; the rest: see `Knobs`."""
         self._sizes, self._most, self._hold_s, self._headroom = sizes, most, hold_s, headroom
         self._held: dict[EndpointName, tuple[int, float]] = {}  # servers, and when fewer would have done last
 

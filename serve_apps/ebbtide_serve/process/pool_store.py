@@ -20,7 +20,7 @@ from ebbtide.storage.objects.store_limits import limits_of
 from ebbtide.storage.objects.store_paths import StorePaths
 from ebbtide.storage.posix.posix_transport import PosixTransport
 
-STORE_ANSWERS_S = 10.0  # as long as a lease may take (``lease.Pace``): a store that is silent for longer is down
+STORE_ANSWERS_S = 10.0  # as long as a lease may take (``lease_file.Pace``): a store that is silent for longer is down
 
 
 @dataclass(frozen=True, slots=True)

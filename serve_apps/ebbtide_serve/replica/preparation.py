@@ -58,7 +58,7 @@ _BUFFERS = 4  # for bringing in a directory, and for caches; weights are read by
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`load` of the endpoint, see ``config.endpoint.LoadSection``, and how many ranks of the pool may load at once."""
+    """`load` of the endpoint, see ``endpoint_section.LoadSection``, and how many ranks of the pool may load at once."""
 
     weights: Literal["flat", "checkpoint", "engine"] = "flat"
     caches: bool = True

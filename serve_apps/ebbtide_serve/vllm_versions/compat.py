@@ -55,7 +55,7 @@ def unfinished_requests(llm: Any) -> int:
 
 
 def sleepy(llm: Any) -> Any:
-    """An ``AsyncLLM`` as `vllm_sleep.SleepyEngine`."""
+    """An ``AsyncLLM`` as `vllm.sleep_mode.SleepyEngine`."""
     return llm if VERSION >= (0, 27) else _WithoutCheckpointCalls(llm)
 
 

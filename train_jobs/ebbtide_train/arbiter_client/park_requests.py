@@ -1,4 +1,4 @@
-"""`DoctorOptions` at the arbiter: the same that `ebbtide park` and `ebbtide resume` ask for."""
+"""`Wishes` at the arbiter: the same that `ebbtide park` and `ebbtide resume` ask for."""
 
 from ebbtide_train.arbiter_client.link import Link
 
@@ -12,11 +12,11 @@ class ParkRequests:
         self._link, self._session = link, session
 
     def park(self, why: str) -> bool:
-        """See `DoctorOptions`."""
+        """See `Wishes`."""
         return self._ask("park_job", self._session, why, f"session {self._session}")
 
     def resume(self, why: str) -> bool:
-        """See `DoctorOptions`."""
+        """See `Wishes`."""
         return self._ask("resume_job", self._session, f"session {self._session}: {why}")
 
     def _ask(self, method: str, *args: object) -> bool:

@@ -2,11 +2,12 @@
 
 ::
 
-    SessionProblem ├── CannotPark       it runs on as before; the message says why it cannot be taken off its slot, and
-    what would work ├── OutcomeUnknown   nobody can say whether it was taken off: look at its processes and its image,
-    never ask again ├── CannotRevive     nothing runs; the image is as it was, and may go on elsewhere ├── CannotStart
-    nothing ran └── SessionCrashed   its processes were killed under it: the next supervisor falls back to its last
-    image, if it has one
+    SessionProblem
+    ├── CannotPark       it runs on as before; the message says why it cannot be taken off its slot, and what would work
+    ├── OutcomeUnknown   nobody can say whether it was taken off: look at its processes and its image, never ask again
+    ├── CannotRevive     nothing runs; the image is as it was, and may go on elsewhere
+    ├── CannotStart      nothing ran
+    └── SessionCrashed   its processes were killed under it: the next supervisor takes its last image, if there is one
 """
 
 

@@ -2,12 +2,16 @@
 
 ::
 
-    record.json    what became of it so far (see ``supervision.session_record``); replaced by rename, on the disk before
-    it counts spec.json      the command with its environment, for the leader keeper.json    the process that keeps it
-    now       leader.json   the first process of its tree exit.json      how its command ended
-    standing.json  for `ebbtide sessions` output.log     what its processes print             keeper.log     what its
-    supervisor and watchdog print touch          its owner touches this file to keep it, or to have it back images/<n>/
-    complete if it has COMMIT; the highest one is the newest
+    record.json    what became of it so far (``session_record``); replaced by rename, on the disk before it counts
+    spec.json      the command with its environment, for the leader
+    keeper.json    its supervisor, the process that keeps it now
+    leader.json    the first process of its tree
+    exit.json      how its command ended
+    standing.json  for `ebbtide sessions`
+    output.log     what its processes print
+    keeper.log     what its supervisor and watchdog print
+    touch          its owner touches this file to keep it, or to have it back
+    images/<n>/    complete if it has COMMIT; the highest one is the newest
 
 The paths are part of an image: a session can be revived only where its folder has the same path.
 """

@@ -9,7 +9,7 @@ from ebbtide_autoscaler.core.plan.plan import Plan
 
 
 def no_host_memory(job: JobRecord, plan: Plan) -> str:
-    """Why ``job`` cannot park in place now; empty if it can. What the draft parks already counts too."""
+    """Why ``job`` cannot park in place now; empty if it can. What the plan parks already counts too."""
     state = plan.state
     promised: Counter[NodeId] = Counter()
     for move in plan.moves:

@@ -50,4 +50,4 @@ class PendingReasons(Collection[tuple[str, str]]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Waits({list(self)!r})"
+        return f"PendingReasons({list(self)!r})"

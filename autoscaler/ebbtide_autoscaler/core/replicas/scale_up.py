@@ -22,7 +22,7 @@ from ebbtide_autoscaler.core.replicas.warm_pool import may_wake, seats_of_warm, 
 
 
 def refresh_lookups(state: PoolState) -> None:
-    """Look at what a burst asks for in the ticks between bursts too: see ``warm_pool.followed``."""
+    """Look at what a burst asks for in the ticks between bursts too: see ``warm_pool.refresh_lookups``."""
     warm_pool.refresh_lookups(state)
     start_backoff.refresh_lookups(state)
 

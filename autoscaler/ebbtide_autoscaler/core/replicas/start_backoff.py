@@ -36,7 +36,7 @@ class StartAttempts:
 
 
 def refresh_lookups(state: PoolState) -> None:
-    """Look at what ``start_attempts`` asks for: see ``warm_pool.followed``."""
+    """Look at what ``start_attempts`` asks for: see ``warm_pool.refresh_lookups``."""
     _taken(state.seats)
     _failed(state.seats)
 

@@ -1,6 +1,6 @@
 """The public HTTP face of the pool and what it holds back while a replica starts.
 
-That a bind other than loopback has keys is checked where both are known: ``cross.py``.
+That a bind other than loopback has keys is checked where both are known: ``cross_checks``.
 """
 
 from ipaddress import ip_address

@@ -40,7 +40,7 @@ WAITING = "wait for leave to move"
 
 
 class Team(Protocol):
-    """The threads of a transfer; a `Crew` is one."""
+    """The threads of a transfer; a `TransferThreads` is one."""
 
     @property
     def stopped(self) -> bool:

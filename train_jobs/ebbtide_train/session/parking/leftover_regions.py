@@ -51,7 +51,7 @@ class LeftoverRegions(Protocol):
         """All regions of that node; none if the node is gone. None: nobody there can say now."""
 
     def publish(self, left: Left, run_dir: Path, *, keep: int) -> Taken:
-        """`rescue.publish_region` on the region's own node."""
+        """`takeover.publish_region` on the region's own node."""
 
     def settle(self, node: str, job: str, lease_epoch: int) -> None:
         """What that gang has left there is not needed any more. If nobody hears, a later gang says it again."""

@@ -171,7 +171,7 @@ class RunCheckpoints:
         claim: Claim | None = None,
         check: Callable[[CheckpointId], None] | None = None,
     ) -> Start:
-        """Say that a gang has begun; once, by its first rank, before the others read. See `survey.begin_epoch`."""
+        """Say that a gang has begun; once, by its first rank, before the others read. See `run_survey.begin_epoch`."""
         try:
             return begin_epoch(self.paths, self.ports.disk, epoch, start, claim=claim, check=check)
         except NoRoom:  # guard: a full disk is cleaned before a gang that begins calls it full
