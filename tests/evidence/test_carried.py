@@ -79,7 +79,7 @@ def test_a_rename_is_carried_over_and_a_change_after_it_is_not(clone: Path) -> N
     told = json.loads(evidence(clone, "show", "kills", "--json"))
     assert told["kills"]["fresh"] == ["arbiter x parking"]
 
-    hold = gateway / "admission" / "hold.py"
+    hold = gateway / "admission" / "held_requests.py"
     hold.write_text(hold.read_text() + "\nCHANGED = True\n")
     told = json.loads(evidence(clone, "show", "kills", "--json"))
     assert told["kills"]["stale"] == ["arbiter x parking"]

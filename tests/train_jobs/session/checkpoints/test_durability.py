@@ -214,6 +214,7 @@ class NotedLock:
 
 
 PATIENCE = 300  # looks at the gate
+STEPS = 1000  # of some milliseconds; a commit that fails is heard of in some dozens
 
 
 @pytest.mark.proves(
@@ -236,13 +237,13 @@ def test_a_gang_that_was_replaced_leaves_its_slot_at_once(
         try:
             with activate(TrainingSession(settings, gate, lock_for=lambda lease, rank: lock)):
                 try:
-                    tiny.train({"steps": 100})
+                    tiny.train({"steps": STEPS})
                 finally:
                     held.append(lock.held)
         finally:
             torch.use_deterministic_algorithms(False)
     assert held == [False] and not lock.held, "it lets go before its train function has ended"
-    assert max(line.step for line in step_lines(tmp_path)) < 50
+    assert max(line.step for line in step_lines(tmp_path)) < STEPS // 2
     assert not any(report.park_refused for report in gate.reports), "it does not try again"
     assert gate.looks < PATIENCE, "it does not wait until it is called back"
 
