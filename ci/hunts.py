@@ -16,7 +16,8 @@ UNKNOWN_S = 120.0  # of a hunt that has no duration on record yet: about the med
 SLOWEST = 5.0  # a machine that is slower than this runs no hunt to its end
 PATIENCE = 2.0  # times its usual duration on a machine as slow as today: then a hunt is cut off
 ENOUGH = 1.25  # times that: it does not begin with less time left, for then it would be cut off for coming late
-LEAST_S = 60.0  # and none is cut off before: starting pytest alone can take 10 s on a slow day
+LEAST_S = 60.0  # and none is cut off before, but by the end of the budget
+STARTS_S = 20.0  # none begins with less left: starting pytest alone can take 10 s on a slow day
 
 PROPERTIES = "properties: "  # before the module, in the name of a hunt with many examples
 MARKED, OF_PROPERTIES = "hunt", "hypothesis and not ray and not gpu and not hunt"
@@ -31,7 +32,7 @@ class Budget:
 
     def allows(self, usual_s: float) -> bool:
         """Whether a hunt that usually takes ``usual_s`` may begin."""
-        return max(LEAST_S, usual_s * self.slowness * ENOUGH) <= self.left_s
+        return max(STARTS_S, usual_s * self.slowness * ENOUGH) <= self.left_s
 
     def limit_s(self, usual_s: float) -> float:
         """After which time a hunt is cut off."""

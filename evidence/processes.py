@@ -31,6 +31,8 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
     # The arbiter's step and its ledger without processes, as `make sim` plays them.
     "simulated arbiter": (
         "ebbtide_autoscaler.core.tick.tick",
+        "ebbtide_autoscaler.core.observe.gateway_routes",
+        "ebbtide_autoscaler.core.observe.settling",
         "ebbtide_autoscaler.core.observe.traffic",
         "ebbtide_autoscaler.core.observe.workload_orders",
         "ebbtide_autoscaler.core.tick.instructions",

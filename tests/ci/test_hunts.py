@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci import usual
-from ci.hunts import ENOUGH, LEAST_S, SLOWEST, UNKNOWN_S, Budget, in_turn, slowness
+from ci.hunts import ENOUGH, LEAST_S, SLOWEST, STARTS_S, UNKNOWN_S, Budget, in_turn, slowness
 
 WINDOW, WINDOWS = 10, 100
 BUDGET_S, SET_UP_S = 60 * 70.0, 120.0
@@ -53,9 +53,9 @@ def test_a_hunt_begins_only_if_what_is_left_would_not_cut_it_short(left_s: float
     limit_s = budget.limit_s(usual_s)
     assert limit_s <= left_s
     if budget.allows(usual_s):
-        assert limit_s >= max(LEAST_S, ENOUGH * usual_s * slow)
+        assert limit_s >= max(STARTS_S, ENOUGH * usual_s * slow)
     else:
-        assert left_s < max(LEAST_S, ENOUGH * usual_s * slow)
+        assert left_s < max(STARTS_S, ENOUGH * usual_s * slow)
 
 
 def test_a_hunt_of_less_than_a_second_does_not_begin_in_the_last_seconds() -> None:
