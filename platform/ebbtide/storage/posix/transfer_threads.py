@@ -29,6 +29,9 @@ LOOK_EVERY_S = 0.05
 # How long an interrupt waits for calls under way. Requests take well below a second, unless they hang; a sync may take
 # longer, and does no harm when it is left alone.
 INTERRUPTED_S = 5.0
+# How long the caller's thread waits at once. Python sees a signal that another thread received, or that arrives just
+# before the wait begins, only when the wait ends.
+WAIT_AT_ONCE_S = 1.0
 
 Item = TypeVar("Item")
 
@@ -214,7 +217,7 @@ class TransferThreads:
     def _wait_for_end(self) -> bool:
         with self._changed:
             while not self._ended and (left := self._until - min(time.monotonic(), self._waits_since)) > 0:
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._changed.wait(min(left, WAIT_AT_ONCE_S))
             return self._ended
 
     def _give_up(self) -> bool:
