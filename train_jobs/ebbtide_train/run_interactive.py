@@ -101,7 +101,7 @@ class TouchWatch:
             now_s = self._place.touched_s()
             if now_s == seen_s:
                 continue
-            if not seen_s:  # its supervisor has made the file, which is nobody's touch
+            if not seen_s:  # its supervisor has made the file: no user has touched it
                 seen_s = now_s
                 continue
             view = job_view(self._link.call("status"), self._session)

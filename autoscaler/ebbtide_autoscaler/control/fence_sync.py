@@ -67,7 +67,7 @@ class FenceSync:
         return list(await self._calls("groups", ANSWER_S, fence_placement_groups.others, ours, node))
 
     async def leave(self) -> None:
-        """Drop every fence of the pool, those that nobody knows as well."""
+        """Drop every fence of the pool, also those that the arbiter does not know."""
         table = await self._calls("fences", ANSWER_S, fence_placement_groups.table, self._pool)
         self._book.names.clear()
         await self.drop(set(table))

@@ -40,7 +40,7 @@ def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dic
     """One row for each session that has ever run here.
 
     Args:
-        status: the arbiter's; None: nobody answers, and what their supervisors wrote last is all that is known.
+        status: the arbiter's; None: the arbiter does not answer, and the rows show what the supervisors wrote last.
     """
     now_s = time.time()
     for name in sorted(_names(shared_dir / "train")):

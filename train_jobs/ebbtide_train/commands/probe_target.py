@@ -97,7 +97,7 @@ def _job(status: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Target, tup
 def _session(
     status: Mapping[str, Any], job: Mapping[str, Any], session: SessionTree
 ) -> tuple[Target, tuple[OnNode, ...]]:
-    """In the books it is a job; of its tree nobody knows the tensors, and its leader is probed, not its supervisor."""
+    """The arbiter counts it as a job. The tensors of its tree are unknown; its leader is probed, not its supervisor."""
     as_job, places = _job(status, job)
     target = replace(as_job, kind="session", worker_bytes=0, kill_loses_s=None, step_s=0.0, facts=(_no_restart(),))
     lives = job["state"] in _LIVING and session.leader

@@ -303,7 +303,7 @@ def _left_words(budget: SlotBudget) -> str:
 
 
 def _over_quota(budget: SlotBudget, job: JobRecord, needed: int) -> str:
-    assert budget.plan.shares is not None, "else nobody has a quota"
+    assert budget.plan.shares is not None, "quotas come with shares"
     return f"waits: needs {many(needed, 'slot')}, and {budget.plan.shares.words(job)}"
 
 

@@ -8,7 +8,7 @@ from ebbtide_autoscaler.core.observe.observation import Observation, lock_free
 
 
 def as_if_ours(state: PoolState, seen: Observation) -> PoolState:
-    """``state`` with every slot counted as free that nobody holds, fenced or not: what an observing pool decides on."""
+    """``state`` with every slot that has no holder counted as free, fenced or not: an observing pool decides on it."""
     slots = {
         name: replace(record, state=SlotState.FREE)
         if (

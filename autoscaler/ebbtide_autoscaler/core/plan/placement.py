@@ -35,7 +35,7 @@ def askable(now_s: float, state: PoolState) -> Mapping[NodeId, int]:
     """How many slots of each node running jobs may be asked for now."""
     found = dict(_of_running(state.jobs))
     for job, here in _running(state.jobs).values():
-        if why_protected(now_s, job):  # most are not: the others are reckoned with already
+        if why_protected(now_s, job):  # most are not, and are counted already
             for node, count in here.items():
                 found[node] = found.get(node, 0) - count  # one that gives nothing is not there
     return found

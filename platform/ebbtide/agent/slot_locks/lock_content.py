@@ -2,7 +2,7 @@
 
 While somebody holds the lock, the lock is what counts. But a holder may use the GPU by a process tree of which it is no
 part: the supervisor of a session. If everybody who held the lock for such a tree is killed, the lock is free at once
-and the tree lives on until its leader notices. So the holder names it here, and a lock that nobody holds counts as held
+and the tree lives on until its leader notices. So the holder names it here, and a lock without a holder counts as held
 as long as the tree that its file names may live. Emptied whenever the lock is let go in order.
 
 Not guaranteed: that a tree is seen whose leader is killed too, of those that have left its process group.

@@ -12,7 +12,7 @@ let go) only says who holds it; the lock itself never depends on it. The file is
 - *a stale lease*: a file beside the lock keeps the highest epoch that ever held it, and a lower one is refused even
   while nobody holds the lock (see ``highest_epoch``).
 - *the holder answers for other processes* (a session's supervisor): it names their tree in the file, and as long as
-  that tree may live the lock counts as held, whoever was killed (see ``lock_content``).
+  that tree may live the lock counts as held, even if its holder was killed (see ``lock_content``).
 - *the file was deleted while held*: an acquirer that had opened the deleted file notices and starts over. One that
   comes later makes a new file and cannot see the old holder; the directory is 0700 so that only its owner can do
   such a thing, and the node agent keeps on watching the deleted file (see ``slot_watch``).

@@ -40,7 +40,7 @@ class ReadFile:
 class CreateFile:
     """A new file with this content, exclusively. Answer: False where there is one already.
 
-    Whoever is killed in between leaves an empty file, which is a created one all the same.
+    A process that is killed in between leaves an empty file, which counts as created.
     """
 
     path: Path

@@ -7,8 +7,8 @@ that hangs blocks nobody. The owner asks `Holding.check` between its steps; that
 paused (SIGSTOP, a suspended machine) learns there that it no longer holds. `Holding.confirm` asks the server too, and
 is for the step before something becomes visible.
 
-Whoever acts on a death (removes an object that a dead reader held) must bury the file *first*, by `LeaseObserver.bury`
-(``lease_watch``): then a holder that was only slow finds its file gone.
+A process that acts on a death (removes an object that a dead reader held) must bury the file *first*, by
+`LeaseObserver.bury` (``lease_watch``): then a holder that was only slow finds its file gone.
 
 A lease that is lost stays lost, unless it was made to come back, as readers' are: it is then taken again, under a new
 token, as soon as the directory answers. Whoever writes must not have that: others may have followed it.

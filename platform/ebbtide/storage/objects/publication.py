@@ -94,7 +94,7 @@ class Publication:
 
         Args:
             ports: of the store.
-            attempt: names the work directory; nobody else may be at work under it (see ``lease_holder.claim``).
+            attempt: names the work directory; no other process may work under it (see ``lease_holder.claim``).
             kind: of object.
             key: what tells objects of the kind apart.
             uses: other objects that must live as long as this one.

@@ -3,7 +3,7 @@
 A call into the kernel cannot be cancelled. So the caller's own thread makes none: a *lead* thread opens, starts more
 threads for the chunks and closes, while the caller waits for its end or for the deadline. At the deadline the crew is
 given up: no further call is begun and no callback is called, its buffers are buried until their calls end
-(`BufferPool.bury`), its threads are daemons, and whoever ends last closes the files. After any *other* failure the
+(`BufferPool.bury`), its threads are daemons, and the last one to end closes the files. After any *other* failure the
 caller waits until all threads have ended, so that nothing writes into any memory once it returns. An interrupt in the
 caller's thread (Ctrl-C, SIGTERM) waits a short while only, since the deadline may be minutes away; a crew that has not
 ended by then is given up as at the deadline.
@@ -55,7 +55,7 @@ class TransferThreads:
         self._failure: BaseException | None = None
         self._lent: set[Buffer] = set()
         self._doing: dict[int, tuple[float, str, int | None]] = {}
-        self._hire: Callable[[], bool] = _nobody
+        self._hire: Callable[[], bool] = _no_helper
 
     @property
     def stopped(self) -> bool:
@@ -123,7 +123,7 @@ class TransferThreads:
             for helper in helpers:  # also those hired meanwhile, by one that is at work and so has not been joined
                 helper.join()
         finally:
-            self._hire = _nobody  # else it would keep the caller's memory
+            self._hire = _no_helper  # else it would keep the caller's memory
         self.check()
 
     def hire(self) -> bool:
@@ -161,7 +161,7 @@ class TransferThreads:
     def waiting_for_others(self) -> Iterator[None]:
         """Within it, time does not count against the deadline; for one thread at a time.
 
-        Nobody is woken at the end: who waits for the deadline looks when it thinks that it has come, and sees it moved.
+        The end wakes no thread: one that waits for the deadline looks again when it has come, and sees that it moved.
         """
         with self._changed:
             self._waits_since = time.monotonic()
@@ -259,7 +259,7 @@ class TransferThreads:
         return _Common(items, self._changed, lambda: self._stop)
 
 
-def _nobody() -> bool:
+def _no_helper() -> bool:
     return False
 
 

@@ -137,7 +137,9 @@ def test_gc_takes_what_was_made_of_a_model_with_the_model(shared: Shared) -> Non
     flat = publish_flat(store, target)
     models("rm", "Tiny-1", *shared.option)
     told = models("gc", "--dry-run", "--grace", "0", *shared.option).stdout
-    assert f"name flat/{target[:12]}...:tp1-rank0 would go: its model has no other name, and nobody holds it\n" in told
+    assert (
+        f"name flat/{target[:12]}...:tp1-rank0 would go: its model has no other name, and no process holds it\n" in told
+    )
     assert f"object {target[:12]}" in told and f"object {flat[:12]}" in told and len(store.refs.pairs()) == 1
     done = json.loads(models("gc", "--grace", "0", *shared.option, "--json").stdout)
     assert done["names"] == [f"flat/{target}/d1:tp1-rank0"] and store.refs.pairs() == []
@@ -150,7 +152,7 @@ def test_gc_takes_caches_that_nobody_used_for_a_month_or_as_long_as_one_says(sha
     publish_cache(store, "old", 31 * 86400.0)
     publish_cache(store, "young", 29 * 86400.0)
     assert (
-        "name artefact/old:latest goes: a cache that nobody used for 31 days\n" in models("gc", *shared.option).stdout
+        "name artefact/old:latest goes: a cache that was not used for 31 days\n" in models("gc", *shared.option).stdout
     )
     assert "artefact/young:latest" in models("gc", "--dry-run", "--unused", "28d", *shared.option).stdout
     assert [name for name, _ in store.refs.pairs("artefact/")] == ["artefact/young"]

@@ -1,7 +1,7 @@
 """A session's hold on its slot: the lock, the watchdog that shares it, and the tree that they answer for.
 
 Order is the point, as in ``parking.occupancy``. Taking: lock, then watchdog, then processes. Leaving: processes,
-watchdog, and the lock last, so that whoever gets the lock next finds nothing.
+watchdog, and the lock last, so that the next holder of the lock finds nothing.
 """
 
 import os

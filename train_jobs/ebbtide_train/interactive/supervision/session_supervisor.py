@@ -278,7 +278,7 @@ class SessionSupervisor:
         try:
             self._snapshots.return_to_gpu(tree.leader, self._moved())
         except (CannotRevive, OutcomeUnknown) as error:
-            # Off its GPU it is whole, in host memory. Nobody but this supervisor has it: as an image it outlives that.
+            # Off its GPU it is whole, in host memory. Only this supervisor has it; an image outlives the supervisor.
             try:
                 self._image()
             except CannotPark as worse:

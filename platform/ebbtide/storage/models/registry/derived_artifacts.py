@@ -63,11 +63,11 @@ def unused_names(store: ObjectStore, grace: Grace) -> list[UnusedName]:
                 continue
             age_s = _age_s(store.paths.object(model) / COMMIT, now_s)
             if age_s is None or age_s > grace.object_s:
-                found.append(UnusedName(name, tag, "its model has no other name, and nobody holds it"))
+                found.append(UnusedName(name, tag, "its model has no other name, and no process holds it"))
         elif name.startswith(ARTEFACT):
             age_s = _age_s(store.paths.ref(name, tag), now_s)
             if age_s is not None and age_s > grace.unused_s:
-                found.append(UnusedName(name, tag, f"a cache that nobody used for {age_s / DAY_S:.0f} days"))
+                found.append(UnusedName(name, tag, f"a cache that was not used for {age_s / DAY_S:.0f} days"))
     return found
 
 

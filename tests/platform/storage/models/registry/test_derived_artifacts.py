@@ -67,7 +67,7 @@ def test_a_survey_without_what_would_be_given_up_says_what_would_go(store: Objec
     found = survey(store.ports)
     assert {one.fate for one in plan(found, NO_GRACE)} == {Fate.KEEP}
     given_up = unused_names(store, NO_GRACE)
-    assert [one.why for one in given_up] == ["its model has no other name, and nobody holds it"]
+    assert [one.why for one in given_up] == ["its model has no other name, and no process holds it"]
     verdicts = plan(without(found, given_up), NO_GRACE)
     assert {one.object: one.fate for one in verdicts} == {model: Fate.TRASH, flat: Fate.TRASH}
     assert len(store.refs.pairs()) == 1
