@@ -22,6 +22,7 @@ from benchmarks.pool_run import RunFailed, Status, running_pool, wait
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_autoscaler.cluster import local_cluster
+from ebbtide_autoscaler.cluster.node_size import NodeSize
 
 ENGINE = {
     "enforce_eager": True,
@@ -155,7 +156,7 @@ class RayLlm:
 
     def __init__(self, out: Path, model: Path, log: TextIO) -> None:
         self.port = free_port()
-        self._ray = local_cluster.start(POOL, slots=0, num_cpus=16)
+        self._ray = local_cluster.start(POOL, NodeSize(slots=0, cpus=16))
         env = {**os.environ, **self._ray.env, "RAY_ADDRESS": self._ray.address}
         engine = json.dumps({**ENGINE, "distributed_executor_backend": "mp"})
         variables = json.dumps({**ENV, "VLLM_CACHE_ROOT": str(out / "rayllm-cache")})

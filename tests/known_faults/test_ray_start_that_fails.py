@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide_autoscaler.cluster import local_cluster
+from ebbtide_autoscaler.cluster.node_size import NodeSize
 
 # It does what Ray does after "The current node timed out during startup": it ends, and leaves what it has begun.
 STAND_IN = """
@@ -26,7 +27,7 @@ def test_nothing_of_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (scripts / "scripts.py").write_text(STAND_IN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of the child alone
     with pytest.raises(local_cluster.RayStartFailed):
-        local_cluster.start("leftover", slots=1, num_cpus=1)
+        local_cluster.start("leftover", NodeSize(slots=1, cpus=1))
     time.sleep(0.5)
     left = local_cluster.strangers("leftover")
     local_cluster.end(left)

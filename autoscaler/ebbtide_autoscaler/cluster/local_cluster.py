@@ -22,6 +22,7 @@ import psutil
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.system.process import started_ticks
 from ebbtide.system.runtime_dir import runtime_dir as runtime_dir  # others ask for it here
+from ebbtide_autoscaler.cluster.node_size import NodeSize
 
 START_S = 90.0  # 3-7 s on a quiet machine and up to 20 s on a loaded one (docs/origins.md)
 STOP_S = 5.0  # from SIGTERM to SIGKILL; a raylet with --block ignored SIGTERM for 20 s (docs/origins.md)
@@ -89,13 +90,12 @@ def _process_env(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def start(pool: str, *, slots: int | None, num_cpus: int | None) -> LocalRay:
+def start(pool: str, size: NodeSize) -> LocalRay:
     """Start a head node.
 
     Args:
         pool: names the temp directory.
-        slots: logical GPUs; None: those that Ray finds.
-        num_cpus: logical CPUs; None: those of the machine.
+        size: what Ray counts the node as.
 
     Raises:
         RayStartFailed: with the tail of Ray's output.
@@ -115,12 +115,11 @@ def start(pool: str, *, slots: int | None, num_cpus: int | None) -> LocalRay:
     command += [f"--{name}={port}" for name, port in ports.items()]
     command += [f"--temp-dir={temp_dir}", f"--object-store-memory={OBJECT_STORE_BYTES}", "--dashboard-host=127.0.0.1"]
     command += ["--disable-usage-stats", "--include-dashboard=true"]
-    command += [f"--num-gpus={slots}"] if slots is not None else []
-    command += [f"--num-cpus={num_cpus}"] if num_cpus is not None else []
+    command += [f"--num-gpus={size.slots}", f"--num-cpus={size.cpus}"]
     try:
         done = subprocess.run(
             command,
-            env=_process_env(env),
+            env=_process_env(env) | (size.share.to_environment() if size.share is not None else {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -14,6 +14,7 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide_autoscaler.commands.pool import POOL, join_pool, pending_changes, read_pool_file, say, show
 from ebbtide_autoscaler.lifecycle.config_diff import conflicts
 from ebbtide_autoscaler.lifecycle.pool_presence import look_for
+from ebbtide_autoscaler.lifecycle.up import UpRefused, look_at_machine
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 AHEAD_MAX_S = 86_400.0  # the forecast looks four hours ahead, and what is beyond is as there
@@ -114,10 +115,17 @@ def _compare(file: Path, as_json: bool) -> None:
     config = read_pool_file(file)
     standing = look_for(config.pool.name)
     found = pending_changes(config, standing)
+    starts_here = standing.state in ("none", "gone") and config.pool.ray_address is None
+    try:
+        size = look_at_machine(config) if starts_here else ""
+    except UpRefused as error:
+        raise BadInput(f"on this machine `ebbtide up {file}` would be refused: {error}") from error
     if as_json:
         print_json([change.as_json() for change in found])
     else:
         show(found)
+    if size:
+        say(size)
     if standing.state in ("gone", "silent", "vacant"):
         say(f"{standing.why}; so this is compared with nothing")
     if conflicts(found):

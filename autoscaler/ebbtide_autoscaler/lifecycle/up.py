@@ -27,6 +27,8 @@ from ebbtide.config.sections.key_section import Secret
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import UNNEEDED
 from ebbtide_autoscaler.cluster import local_cluster
+from ebbtide_autoscaler.cluster.node_size import NodeSize, logical_slots_line, machine_faults, node_size
+from ebbtide_autoscaler.cluster.this_machine import read_machine
 from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, what_comes_back
 from ebbtide_autoscaler.lifecycle.launch import start_arbiter
 from ebbtide_autoscaler.lifecycle.ownership import (
@@ -175,7 +177,9 @@ def _fits(config: PoolFile, say: Say) -> None:
     started, nodes = (config.pool.node_gpus or 0, config.pool.nodes_max) if config.pool.nodes_max else (0, 0)
     largest = max((*there, started))
     if not largest:
-        raise UpRefused("the cluster has no GPUs; on a machine without any, name a number of logical ones: pool.slots")
+        raise UpRefused(
+            "the cluster has no GPUs; nodes without any count as so many logical ones as `ray start --num-gpus` names"
+        )
     for endpoint in config.endpoints:
         if endpoint.gpus_per_replica > largest:
             raise UpRefused(
@@ -264,12 +268,39 @@ def _joined_record(config: PoolFile, config_file: str) -> ClusterRecord:
     )
 
 
+def look_at_machine(config: PoolFile) -> str:
+    """Whether a cluster for ``config`` can be started on this machine, for `plan`; a line about its slots, or "".
+
+    Raises:
+        UpRefused: `up` would refuse it, with the same words.
+    """
+    _port_is_free(config.gateway.host, config.gateway.port, patience_s=0.0)
+    return logical_slots_line(config, _size_here(config))
+
+
+def _size_here(config: PoolFile) -> NodeSize:
+    """How this machine is counted.
+
+    Raises:
+        UpRefused: the file always needs more than it has.
+    """
+    machine = read_machine()
+    size = node_size(config, machine)
+    faults = machine_faults(config, machine, size)
+    if faults:
+        raise UpRefused("; ".join(faults))
+    return size
+
+
 def _start_here(config: PoolFile, config_file: Path, say: Say) -> ClusterRecord:
     pool = config.pool
+    size = _size_here(config)
+    line = logical_slots_line(config, size)
+    if line:
+        say(line)
     say("starting a Ray cluster on this machine")
-    slots = None if pool.slots == "all" else int(pool.slots)
     local_cluster.own(pool.name, _ourselves(config))
-    local = local_cluster.start(pool.name, slots=slots, num_cpus=pool.num_cpus)
+    local = local_cluster.start(pool.name, size)
     say(f"Ray: {local.address}, dashboard {local.dashboard_url}")
     return ClusterRecord(
         pool=pool.name,

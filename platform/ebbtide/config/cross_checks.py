@@ -4,6 +4,7 @@ It works on parts, because the loader also runs it on what is left of a file who
 sees every problem at once. A finding names the place by keys and indexes; the loader turns these into lines.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -127,6 +128,10 @@ def _sizes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:
                 )
     if pool.slots != "all":
         yield from over_capacity(parts, pool.slots, pool.reserve)
+    elif pool.nodes_max is not None and pool.node_gpus is not None:
+        yield from over_capacity(parts, pool.nodes_max * pool.node_gpus, pool.reserve)
+    if pool.num_cpus is not None:
+        yield from _over_cpus(parts, pool.num_cpus)
 
 
 def over_capacity(parts: Parts, slots: int, reserve: int) -> Iterator[Finding]:
@@ -157,6 +162,18 @@ def over_capacity(parts: Parts, slots: int, reserve: int) -> Iterator[Finding]:
                 f"{reserve} and {always} of replicas that always run): it would wait for ever",
             )
     yield from _guarantees(parts, slots, reserve, always)
+
+
+def _over_cpus(parts: Parts, cpus: int) -> Iterator[Finding]:
+    """``cpus``: logical CPUs of the cluster that `up` starts. Ray places nothing for which they do not suffice."""
+    always = sum(endpoint.replicas.min * endpoint.cpus_per_replica for endpoint in parts.endpoints.values())
+    gangs = {job.name: job.workers.min * job.cpus_per_worker for job in parts.jobs.values()}
+    largest = max(gangs, key=lambda name: gangs[name], default=None)
+    asked = always + (gangs[largest] if largest is not None else 0)
+    if asked > cpus:
+        what = "replicas that always run" + (f" and the smallest gang of {largest}" if largest is not None else "")
+        why = f"num_cpus is {cpus}, and {what} ask for {asked:g} CPUs: some would wait for ever"
+        yield Finding(("pool", "num_cpus"), why, f"leave it out, or write {math.ceil(asked)} or more")
 
 
 def _nodes(parts: Parts, pool: PoolSection) -> Iterator[Finding]:

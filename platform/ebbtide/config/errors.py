@@ -12,6 +12,7 @@ Texts never repeat the value of a secret: they name keys and positions.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +25,10 @@ class ConfigProblem:
     path: str  # as a person would write it: "endpoints[0].replicas.max"; empty for the file as a whole
     message: str
     hint: str | None = None  # what was probably meant
+    scope: Literal["file", "machine"] = "file"  # machine: the same file may be right on another one
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}: "
+        where = f"{self.file}:{self.line}:{self.column}: " + ("on this machine: " if self.scope == "machine" else "")
         what = f"{self.path}: {self.message}" if self.path else self.message
         return where + what + (f" ({self.hint})" if self.hint else "")
 
@@ -39,6 +41,7 @@ class ConfigProblem:
             "path": self.path,
             "message": self.message,
             "hint": self.hint,
+            "scope": self.scope,
         }
 
 

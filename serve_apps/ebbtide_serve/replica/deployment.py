@@ -20,6 +20,7 @@ from ray import serve
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.messages import Lease, PoolRuntime, ReplicaOrders, ReplicaReport
 from ebbtide.client.seat_actuator import VLLM_ENGINE
+from ebbtide.client.slot_share import slot_share_from_environment
 from ebbtide.system.modes import Place, took
 from ebbtide.system.process import started_ticks
 from ebbtide_serve.engine.factory import make_engine
@@ -179,7 +180,8 @@ def _prepare_environment(lease: EngineLease, cache_dir: Path) -> dict[str, str]:
     pid, started = _this_process()
     # Ray hides all GPUs that are not ours; a pool of logical GPUs has no CUDA device at all.
     on_gpu = Path("/dev/nvidiactl").exists()
-    for_vllm = vllm_environment(cache_dir, on_gpu=on_gpu)
+    share = slot_share_from_environment(os.environ)
+    for_vllm = vllm_environment(cache_dir, on_gpu=on_gpu, threads=None if share is None else share.threads)
     os.environ.update(for_vllm)
     os.environ[LEASE_VARIABLE] = lease.to_json()
     os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"

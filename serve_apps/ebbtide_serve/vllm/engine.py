@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
@@ -26,7 +27,9 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from ebbtide.client.slot_share import slot_share_from_environment
 from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide_serve.engine.memory_bounds import cpu_memory_defaults
 from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
 from ebbtide_serve.engine.sleep import CanSleep
 from ebbtide_serve.engine.start_report import StartReport, loads_of, stages_of
@@ -103,6 +106,10 @@ class VllmEngine:
         }
         if current_platform.is_cpu() and self._settings.args.get("tensor_parallel_size", 1) == 1:
             defaults["distributed_executor_backend"] = "uni"
+        if current_platform.is_cpu():
+            share = slot_share_from_environment(os.environ)
+            slot_bytes = None if share is None else share.memory_bytes
+            defaults |= cpu_memory_defaults(self._settings.args, slot_bytes)
         if self._settings.weights is not None:
             defaults["load_format"] = self._settings.load_format
             defaults["model_loader_extra_config"] = self._settings.weights.to_extra()

@@ -1,8 +1,10 @@
 """``ebbtide plan`` as people misuse it."""
 
+import socket
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,3 +110,23 @@ def test_demand_of_which_a_part_is_not_known_is_told_of(monkeypatch: pytest.Monk
     output = told(monkeypatch, {"unheard_s": 20.0})
     assert "chat: a gateway has been silent for 20 s, its part is not in these numbers; nothing is taken away" in output
     assert "chat:" not in told(monkeypatch, {})
+
+
+def test_what_up_would_refuse_on_this_machine_is_refused_by_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EBBTIDE_HOME", str(tmp_path / "home"))
+    file = tmp_path / "pool.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        file.write_text(f"pool: {{name: planned, slots: 2, shared_dir: shared}}\ngateway: {{port: {port}}}\n")
+        code, output = run(str(file))
+    assert code == 2 and f"on this machine `ebbtide up {file}` would be refused" in output and str(port) in output
+    file.write_text(
+        "pool: {name: planned, slots: all, shared_dir: shared}\n"
+        "endpoints: [{name: a, model: m:1, gpus_per_replica: 4096}]\n"
+    )
+    code, output = run(str(file))
+    assert code == 2 and "endpoints[0].gpus_per_replica" in output and not (tmp_path / "shared").exists()

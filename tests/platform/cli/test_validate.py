@@ -27,7 +27,7 @@ def test_offline_looks_at_the_file_alone(tmp_path: Path) -> None:
     online, offline = validate(file), validate(file, "--offline")
     assert (offline.exit_code, offline.stdout) == (0, f"{file}: valid (the file alone)\n")
     assert online.exit_code == 2
-    message = f"{file}:3:25: endpoints[0].model: there is no directory {tmp_path}/nowhere"
+    message = f"{file}:3:25: on this machine: endpoints[0].model: there is no directory {tmp_path}/nowhere"
     assert online.stderr == f"{message}\n1 problem\n"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -49,6 +49,7 @@ def test_programs_get_every_problem_as_json_on_stdout(tmp_path: Path) -> None:
                 "path": "pool.slot",
                 "message": "unknown key 'slot'",
                 "hint": "did you mean 'slots'?",
+                "scope": "file",
             }
         ],
     }

@@ -41,3 +41,43 @@ def test_bounds_that_contradict_each_other_are_named(
 ) -> None:
     (found,) = problems(tmp_path, bounds, **changes)
     assert place in found and words in found
+
+
+@pytest.mark.parametrize(
+    ("bounds", "more", "words"),
+    [
+        ("nodes_max: 2, node_gpus: 2", "replicas: {min: 5, max: 5}", "replicas that always run need 5 slots"),
+        ("nodes_max: 2, node_gpus: 2", "replicas: {min: 4, max: 50}", ""),
+        ("nodes_max: 2, node_gpus: 2, reserve: 4", "replicas: {min: 0, max: 1}", "reserve is 4"),
+    ],
+)
+def test_minima_are_held_against_all_nodes_that_there_may_ever_be(
+    tmp_path: Path, bounds: str, more: str, words: str
+) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(
+        f"pool: {{name: demo, {JOINED}shared_dir: shared, {bounds}}}\nendpoints: [{{name: a, model: m:1, {more}}}]\n"
+    )
+    try:
+        load(path)
+        found = ""
+    except ConfigErrors as errors:
+        found = str(errors)
+    assert words in found and bool(words) == bool(found)
+
+
+def test_cpus_that_never_suffice_are_refused_with_a_number_that_does(tmp_path: Path) -> None:
+    def told(cpus: int) -> str:
+        path = tmp_path / "pool.yaml"
+        path.write_text(
+            f"pool: {{name: demo, shared_dir: shared, slots: 4, num_cpus: {cpus}}}\n"
+            "endpoints: [{name: a, model: m:1, replicas: {min: 1, max: 1}, cpus_per_replica: 2}]\n"
+            'jobs: [{name: lm, entrypoint: "a:b", workers: {min: 3, max: 3}, global_batch: 3, micro_batch: 1}]\n'
+        )
+        try:
+            load(path)
+        except ConfigErrors as errors:
+            return str(errors)
+        return ""
+
+    assert told(5) == "" and "pool.num_cpus" in told(4) and "write 5 or more" in told(4)

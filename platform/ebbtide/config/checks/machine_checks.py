@@ -5,6 +5,7 @@ Used by ``validate`` and ``up``. Every node must have the same model directories
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ebbtide.config.checks.entrypoint import entrypoint_fault
@@ -43,7 +44,7 @@ def world_problems(loaded: LoadedFile, *, environ: Mapping[str, str], starting: 
         *_entrypoints(config),
         *_secrets(config, environ),
     ]
-    return [loaded.problem(finding) for finding in found]
+    return [replace(loaded.problem(finding), scope="machine") for finding in found]
 
 
 def model_fault(model: Path) -> str | None:

@@ -36,10 +36,13 @@ class PoolSection(Section):
     slots: Annotated[int | Literal["all"], BeforeValidator(_slots)] = Field(
         "all",
         description="GPUs of the pool. A number = so many logical GPUs of a cluster that `up` starts on this machine; "
-        '"all" = every GPU of the cluster joined or started. Default "all": nothing bought stays idle.',
+        '"all" = every GPU of the cluster joined or started, and on a machine without any as many logical ones as its '
+        'memory and cores allow. Default "all": nothing bought stays idle.',
     )
     num_cpus: Count | None = Field(
-        None, description="Logical CPUs of a cluster that `up` starts; null = as many as the machine has."
+        None,
+        description="Logical CPUs of a cluster that `up` starts; null = as many as the machine has, and at least what a "
+        "workload on every slot asks for.",
     )
     shared_dir: RelativePath | None = Field(
         None,

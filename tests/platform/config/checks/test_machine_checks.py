@@ -35,10 +35,11 @@ def test_every_missing_thing_is_told_at_once(world: Path) -> None:
         check(load_file(world), environ={})
     where = world.parent
     assert [str(problem).removeprefix(f"{world}:") for problem in caught.value.problems] == [
-        f"4:15: pool.shared_dir: {where}/shared is no directory",
-        f"7:12: endpoints[0].model: {where}/models/tiny has no tokenizer.json",
-        f"13:17: jobs[0].entrypoint: {where}/code/train.py defines no 'main' (did you mean 'mian'?)",
-        f"20:13: keys[0].secret: the secret file {where}/users.key cannot be read: No such file or directory",
+        f"4:15: on this machine: pool.shared_dir: {where}/shared is no directory",
+        f"7:12: on this machine: endpoints[0].model: {where}/models/tiny has no tokenizer.json",
+        f"13:17: on this machine: jobs[0].entrypoint: {where}/code/train.py defines no 'main' (did you mean 'mian'?)",
+        f"20:13: on this machine: keys[0].secret: the secret file {where}/users.key cannot be read: "
+        "No such file or directory",
     ]
 
 
