@@ -17,7 +17,7 @@ from evidence.result_file import write
 
 ROOT = Path(__file__).parents[1]
 PATH = Path(__file__).with_name("carried.json")
-ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs")
+ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs", "quickstart")
 
 
 @dataclass(frozen=True, slots=True)

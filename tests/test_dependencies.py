@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs")
+ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs", "quickstart")
 SOURCES = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
 OF_AN_EXTRA = {
     "simulate": ("autoscaler/ebbtide_simulator/",),

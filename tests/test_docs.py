@@ -12,7 +12,7 @@ from ebbtide.telemetry.catalogue import families, series_names
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SOURCES = ("platform", "autoscaler", "serve_apps", "train_jobs", "benchmarks", "tests", "configs", "docs")
+SOURCES = ("platform", "autoscaler", "serve_apps", "train_jobs", "quickstart", "benchmarks", "tests", "configs", "docs")
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -60,7 +60,7 @@ def test_no_page_and_no_source_names_notes_that_are_not_here() -> None:
 
 def test_every_constant_of_the_page_of_origins_is_there() -> None:
     page = (ROOT / "docs" / "origins.md").read_text()
-    files = [path for folder in SOURCES[:4] for path in (ROOT / folder).rglob("*.py")]
+    files = [path for folder in SOURCES[:6] for path in (ROOT / folder).rglob("*.py")]
     named = re.findall(r"`(?:[\w/]+/)?(\w+)\.(?:\w+\.)?(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", page, re.M)))
     assert len(named) > 20
     for module, name in named:
@@ -89,13 +89,13 @@ def test_every_file_and_module_exists(page: Path) -> None:
                 )  # as rooms are told of: without the package
                 assert (ROOT / word).exists() or inside or "results/" in word, word
         for module in re.findall(r"python -m (benchmarks[\w.]*|ebbtide[\w.]*|tests[\w.]*)", span):
-            places = [ROOT / folder / module.replace(".", "/") for folder in (".", *SOURCES[:4])]
+            places = [ROOT / folder / module.replace(".", "/") for folder in (".", *SOURCES[:5])]
             assert any(p.with_suffix(".py").exists() or p.is_dir() for p in places), module
 
 
 def test_every_bound_of_the_page_of_limits_is_a_constant_of_that_module() -> None:
     page = (ROOT / "docs" / "operating-limits.md").read_text()
-    files = [path for folder in SOURCES[:4] for path in (ROOT / folder).rglob("*.py")]
+    files = [path for folder in SOURCES[:6] for path in (ROOT / folder).rglob("*.py")]
     named = re.findall(r"`(?:([\w.]+)\.)?(_?[A-Z][A-Z_]{3,})`", page)
     assert len(named) > 10
     for module, name in named:
@@ -107,7 +107,7 @@ def test_every_bound_of_the_page_of_limits_is_a_constant_of_that_module() -> Non
 def test_every_place_of_the_glossary_is_there() -> None:
     rows = re.findall(r"^\|[^|]*\|[^|]*\| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.M)
     assert len(rows) > 30
-    bases = [ROOT / folder for folder in SOURCES[:4]] + [ROOT / "autoscaler" / "ebbtide_autoscaler"]
+    bases = [ROOT / folder for folder in SOURCES[:6]] + [ROOT / "autoscaler" / "ebbtide_autoscaler"]
     for row in rows:
         beside = ""  # a bare name lies in the folder of the one before
         for name in re.findall(r"`([\w/*]+(?:\.py)?)`", row):
@@ -133,5 +133,5 @@ def test_every_room_is_on_the_page_of_the_architecture() -> None:
 def test_every_metric_exists(page: Path) -> None:
     known = {name for family in families().values() for name in series_names(family)} | set(families())
     named = {span for text in code(page.read_text()) for span in re.findall(r"\bebbtide_[a-z_]+\b", text)}
-    packages = {path.name for folder in SOURCES[:4] for path in (ROOT / folder).glob("ebbtide_*")}
+    packages = {path.name for folder in SOURCES[:5] for path in (ROOT / folder).glob("ebbtide_*")}
     assert {name for name in named if not name.startswith(tuple(packages))} <= known

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs")
+ROOMS = ("platform", "autoscaler", "serve_apps", "train_jobs", "quickstart")
 PREFIX = "# guard: "
 
 

@@ -41,7 +41,7 @@ class PoolSection(Section):
     )
     num_cpus: Count | None = Field(
         None,
-        description="Logical CPUs of a cluster that `up` starts; null = as many as the machine has, and at least what a "
+        description="Logical CPUs of a cluster that `up` starts; null = as many as the machine has, or more: what a "
         "workload on every slot asks for.",
     )
     shared_dir: RelativePath | None = Field(
