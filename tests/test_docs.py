@@ -39,7 +39,7 @@ def test_every_command_and_option_exists(page: Path) -> None:
         said = re.match(r"(?:eval \"\$\()?ebbtide ([a-z|]+.*)", text)
         if said is None:
             continue
-        names, *arguments = said[1].rstrip(')"').split()
+        names, *arguments = said[1].partition(" -- ")[0].rstrip(')"').split()  # what follows is another program's
         for first in names.split("|"):
             command, rest = command_of([first, *arguments])
             known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
@@ -89,7 +89,7 @@ def test_every_file_and_module_exists(page: Path) -> None:
                 )  # as rooms are told of: without the package
                 assert (ROOT / word).exists() or inside or "results/" in word, word
         for module in re.findall(r"python -m (benchmarks[\w.]*|ebbtide[\w.]*|tests[\w.]*)", span):
-            places = [ROOT / folder / module.replace(".", "/") for folder in (".", *SOURCES[:5])]
+            places = [ROOT / folder / module.replace(".", "/") for folder in (".", *SOURCES[:6])]
             assert any(p.with_suffix(".py").exists() or p.is_dir() for p in places), module
 
 
