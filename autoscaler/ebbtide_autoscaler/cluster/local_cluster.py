@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.client.cluster_record import ClusterRecord, home
+from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import undisturbed
 from ebbtide.system.process import is_alive
 from ebbtide.system.runtime_dir import runtime_dir as runtime_dir  # others ask for it here
@@ -95,6 +96,7 @@ def _process_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")},
         **env,
+        **without_proxy(os.environ),
         # jobs say `python`: they must get the one that has ebbtide
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         # the default 2 s would add up to 2 s to every stop and restart of a gang

@@ -19,6 +19,7 @@ from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.config.sections.scalars import is_stored_model
+from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
@@ -269,7 +270,8 @@ def _down_already(pool: str | None, why: NoPool) -> str | None:
 def env(pool: str | None, as_json: bool) -> None:
     """Print the variables by which plain Ray tools find the pool: eval "$(ebbtide env)"."""
     record = the_pool(pool)
-    found = {**record.env, "EBBTIDE_GATEWAY_URL": record.gateway_url}
+    ours = without_proxy(os.environ, (record.address, record.dashboard_url, record.gateway_url))
+    found = {**record.env, "EBBTIDE_GATEWAY_URL": record.gateway_url, **ours}
     if as_json:
         print_json(found)
         return

@@ -10,6 +10,7 @@ from ray.exceptions import RayError
 from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.client.ray_auth import adopt
+from ebbtide.system.direct_addresses import reach_directly
 
 CONNECT_S = 3.0  # the GCS answers a connect within milliseconds, or is not there
 
@@ -27,6 +28,7 @@ def join(record: ClusterRecord) -> None:
     if ray.is_initialized():
         return
     require_listener(record.address)
+    reach_directly(record.address, record.dashboard_url, record.gateway_url)
     adopt(record.env)
     ends = signal.getsignal(signal.SIGTERM)
     try:
