@@ -20,6 +20,7 @@ from ebbtide.client.cluster_record import ClusterRecord, home
 from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import undisturbed
 from ebbtide.system.process import is_alive
+from ebbtide.system.runtime_dir import IPC, tmpdir_of_processes
 from ebbtide.system.runtime_dir import runtime_dir as runtime_dir  # others ask for it here
 from ebbtide_autoscaler.cluster import ray_start_hook
 from ebbtide_autoscaler.cluster.cluster_processes import MARK, STOP_S, end, end_all, processes_of
@@ -97,6 +98,7 @@ def _process_env(env: Mapping[str, str]) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")},
         **env,
         **without_proxy(os.environ),
+        "TMPDIR": tmpdir_of_processes(),
         # jobs say `python`: they must get the one that has ebbtide
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         # the default 2 s would add up to 2 s to every stop and restart of a gang
@@ -121,7 +123,7 @@ def start(pool: str, *, slots: int | None, num_cpus: int | None) -> LocalRay:
         RayStartFailed: with the last line of Ray's output. Nothing goes on of what it began, after any exception.
     """
     folder = runtime_dir(pool)
-    for old in folder.glob("ray-*"):
+    for old in (*folder.glob("ray-*"), folder / IPC):
         shutil.rmtree(old, ignore_errors=True)
     temp_dir = folder / f"ray-{secrets.token_hex(3)}"  # its own: a process of an earlier cluster may still be leaving
     temp_dir.mkdir(mode=0o700, parents=True)

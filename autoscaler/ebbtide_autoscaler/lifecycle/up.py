@@ -28,6 +28,7 @@ from ebbtide.config.sections.key_section import Secret
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import UNNEEDED
 from ebbtide.system.interrupts import undisturbed
+from ebbtide.system.runtime_dir import tmpdir_passed_over
 from ebbtide_autoscaler.cluster import local_cluster
 from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, what_comes_back
 from ebbtide_autoscaler.lifecycle.down import down
@@ -297,6 +298,8 @@ def _joined_record(config: PoolFile, config_file: str) -> ClusterRecord:
 
 def _start_here(config: PoolFile, config_file: Path, say: Say) -> ClusterRecord:
     pool = config.pool
+    if why := tmpdir_passed_over():
+        say(why)
     say("starting a Ray cluster on this machine")
     slots = None if pool.slots == "all" else int(pool.slots)
     local_cluster.own(pool.name, _ourselves(config))
