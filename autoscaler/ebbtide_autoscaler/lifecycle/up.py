@@ -5,6 +5,7 @@ any line can run it again: the record of the cluster is written as soon as the c
 level-triggered.
 """
 
+import errno
 import json
 import os
 import socket
@@ -28,6 +29,7 @@ from ebbtide.config.sections.key_section import Secret
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import UNNEEDED
 from ebbtide.system.interrupts import undisturbed
+from ebbtide.system.port_holder import port_holder
 from ebbtide.system.runtime_dir import tmpdir_passed_over
 from ebbtide_autoscaler.cluster import local_cluster
 from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, what_comes_back
@@ -230,10 +232,14 @@ def _port_is_free(host: str, port: int, *, patience_s: float) -> None:
                 return
             except OSError as error:
                 if time.monotonic() >= deadline_s:
-                    raise UpRefused(
-                        f"the gateway cannot listen on {host}:{port}: {error.strerror}; choose another port"
-                    ) from error
+                    raise UpRefused(_no_port(host, port, error)) from error
         time.sleep(0.05)
+
+
+def _no_port(host: str, port: int, error: OSError) -> str:
+    holder = port_holder(port) if error.errno == errno.EADDRINUSE else ""
+    by = f" by {holder}: end it, or" if holder else ";"
+    return f"the gateway cannot listen on {host}:{port}: {error.strerror}{by} choose another gateway.port"
 
 
 def _new_cluster(config: PoolFile, config_file: Path, standing: PoolPresence, say: Say) -> ClusterRecord:

@@ -78,7 +78,9 @@ def test_what_they_held_is_free_when_they_are_said_to_have_ended() -> None:
 def test_a_port_whose_last_holder_is_dying_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(UpRefused, match=f"{port}.*choose another port"):
+        with pytest.raises(
+            UpRefused, match=rf"{port}.* by process {os.getpid()} \(.*\): end it, or choose another gateway\.port"
+        ):
             _port_is_free("127.0.0.1", port, patience_s=0.2)
         Timer(0.3, holder.close).start()
         _port_is_free("127.0.0.1", port, patience_s=10.0)
