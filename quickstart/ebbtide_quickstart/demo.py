@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
+from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_quickstart.quick_demo import DemoFailed, Tide, play
 
 PROMISES = ("steps_lost", "steps_repeated", "double_occupancy_s")

@@ -7,27 +7,30 @@ stay untouched, since ours has a temp directory and ports of its own.
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from ebbtide.client.cluster_record import ClusterRecord
-from ebbtide.system.process import started_ticks
+from ebbtide.client.cluster_record import ClusterRecord, home
+from ebbtide.system.direct_addresses import without_proxy
+from ebbtide.system.interrupts import undisturbed
+from ebbtide.system.process import is_alive
+from ebbtide.system.runtime_dir import IPC, tmpdir_of_processes
 from ebbtide.system.runtime_dir import runtime_dir as runtime_dir  # others ask for it here
+from ebbtide_autoscaler.cluster import ray_start_hook
+from ebbtide_autoscaler.cluster.cluster_processes import MARK, STOP_S, end, end_all, processes_of
 from ebbtide_autoscaler.cluster.node_size import NodeSize
 
+START_LOG = "ray_start.log"  # in the cluster's temp directory, which the next `up` removes
+LINE = 500  # characters of Ray's last line that a message takes
 START_S = 90.0  # 3-7 s on a quiet machine and up to 20 s on a loaded one (docs/origins.md)
-STOP_S = 5.0  # from SIGTERM to SIGKILL; a raylet with --block ignored SIGTERM for 20 s (docs/origins.md)
 OBJECT_STORE_BYTES = 200 << 20  # weights and batches never travel through it
-PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port", "metrics-export-port")
+PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "metrics-export-port")
 
 
 class RayStartFailed(RuntimeError):
@@ -60,9 +63,24 @@ def owner(pool: str) -> str:
         return ""
 
 
+def unrecorded(pool: str | None) -> tuple[str, ...]:
+    """Pools of this user's EBBTIDE_HOME that have processes here; of all names, or of this one alone."""
+    names = [pool] if pool else sorted(path.parent.name for path in runtime_dir("any").parent.glob("*/owner"))
+    mine = f"{home().resolve()} "
+    return tuple(name for name in names if owner(name).startswith(mine) and strangers(name))
+
+
 def strangers(pool: str) -> tuple[tuple[int, int], ...]:
-    """(pid, start time) of Ray processes that run in the pool's folder."""
-    return _pids_of(str(runtime_dir(pool) / "ray-"))
+    """(pid, start time) of processes of clusters in the pool's folder."""
+    return processes_of(str(runtime_dir(pool) / "ray-"))
+
+
+def end_strangers(pool: str) -> int:
+    """End them, with all that they start meanwhile; gives how many there were."""
+    found = len(strangers(pool))
+    if found:
+        end_all(str(runtime_dir(pool) / "ray-"))
+    return found
 
 
 def cluster_env(token_file: Path, temp_dir: Path) -> dict[str, str]:
@@ -80,6 +98,8 @@ def _process_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")},
         **env,
+        **without_proxy(os.environ),
+        "TMPDIR": tmpdir_of_processes(),
         # jobs say `python`: they must get the one that has ebbtide
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         # the default 2 s would add up to 2 s to every stop and restart of a gang
@@ -87,6 +107,8 @@ def _process_env(env: Mapping[str, str]) -> dict[str, str]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a rank's CUDA_VISIBLE_DEVICES is ours to set
         "RAY_prestart_worker_first_driver": "0",  # else one Python process per logical CPU starts with the first driver
         "HF_HUB_OFFLINE": "1",
+        ray_start_hook.VARIABLE: os.environ.get(ray_start_hook.VARIABLE, ray_start_hook.PLACE),
+        MARK: env["RAY_TMPDIR"],
     }
 
 
@@ -98,10 +120,10 @@ def start(pool: str, size: NodeSize) -> LocalRay:
         size: what Ray counts the node as.
 
     Raises:
-        RayStartFailed: with the tail of Ray's output.
+        RayStartFailed: with the last line of Ray's output. Nothing goes on of what it began, after any exception.
     """
     folder = runtime_dir(pool)
-    for old in folder.glob("ray-*"):
+    for old in (*folder.glob("ray-*"), folder / IPC):
         shutil.rmtree(old, ignore_errors=True)
     temp_dir = folder / f"ray-{secrets.token_hex(3)}"  # its own: a process of an earlier cluster may still be leaving
     temp_dir.mkdir(mode=0o700, parents=True)
@@ -117,28 +139,49 @@ def start(pool: str, size: NodeSize) -> LocalRay:
     command += ["--disable-usage-stats", "--include-dashboard=true"]
     command += [f"--num-gpus={size.slots}", f"--num-cpus={size.cpus}"]
     try:
-        done = subprocess.run(
-            command,
-            env=_process_env(env) | (size.share.to_environment() if size.share is not None else {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=START_S,
-            text=True,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired as error:
-        end(_pids_of(str(temp_dir)))
-        raise RayStartFailed(f"ray start did not come back within {START_S:g} s: {error.output}") from error
-    if done.returncode:
-        raise RayStartFailed(f"ray start ended with {done.returncode}:\n{done.stdout[-2000:]}")
+        share = {} if size.share is None else size.share.to_environment()
+        _run(command, _process_env(env) | share, temp_dir / START_LOG)
+    except BaseException:  # also Ctrl-C: only this call knows what has begun
+        with undisturbed():
+            end_all(str(temp_dir))
+        raise
     return LocalRay(
         address=f"127.0.0.1:{ports['port']}",
         dashboard_url=f"http://127.0.0.1:{ports['dashboard-port']}",
         temp_dir=str(temp_dir),
         env=env,
-        pids=_pids_of(str(temp_dir)),
+        pids=processes_of(str(temp_dir)),
     )
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Let `ray start` come to its end. What it began may keep its output open, so that is a file and no pipe.
+
+    Raises:
+        RayStartFailed: it failed, was killed, or took too long; what it has begun may go on.
+    """
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        code = child.wait(START_S)
+    except subprocess.TimeoutExpired:
+        raise RayStartFailed(_words(f"ray start did not come back within {START_S:g} s", log)) from None
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    if code < 0:
+        raise RayStartFailed(_words(f"ray start was ended by signal {-code}", log))
+    if code:
+        raise RayStartFailed(_words(f"ray start ended with {code}", log))
+
+
+def _words(what: str, log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    last = lines[-1][-LINE:] if lines else "it printed nothing"
+    return f"{what}: {last}\nAll that it printed: {log}"
 
 
 def _free_ports(count: int) -> list[int]:
@@ -154,45 +197,15 @@ def _free_ports(count: int) -> list[int]:
         return found
 
 
-def _pids_of(temp_dir: str) -> tuple[tuple[int, int], ...]:
-    """(pid, start time) of the processes that name ``temp_dir`` on their command line."""
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        if any(temp_dir in part for part in process.info["cmdline"] or ()):
-            started = started_ticks(process.info["pid"])
-            if started is not None:
-                found.append((process.info["pid"], started))
-    return tuple(found)
-
-
 def alive(record: ClusterRecord) -> bool:
     """Whether a process of the recorded cluster still runs."""
-    return any(started_ticks(pid) == started for pid, started in record.pids)
+    return any(is_alive(pid, started) for pid, started in record.pids)
 
 
 def stop(record: ClusterRecord) -> int:
     """End the cluster's processes and all that they started; gives how many had to be killed."""
-    killed = end((*record.pids, *_pids_of(record.temp_dir)))
+    killed = end((*record.pids, *processes_of(record.temp_dir))) + end_all(record.temp_dir)
     deadline_s = time.monotonic() + STOP_S
     while alive(record) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     return killed
-
-
-def end(known: Iterable[tuple[int, int]]) -> int:
-    """End processes given by (pid, start time), and all their children."""
-    ours = {pid for pid, started in known if started_ticks(pid) == started}
-    processes: dict[int, psutil.Process] = {}
-    for pid in ours:
-        with suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(pid)
-            processes.update({child.pid: child for child in [parent, *parent.children(recursive=True)]})
-    for process in processes.values():
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGTERM)
-    _, rest = psutil.wait_procs(list(processes.values()), timeout=STOP_S)
-    for process in rest:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(rest, timeout=STOP_S)
-    return len(rest)

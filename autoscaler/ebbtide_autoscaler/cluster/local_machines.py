@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from ebbtide.system.process import started_ticks
-from ebbtide_autoscaler.cluster.local_cluster import end
+from ebbtide_autoscaler.cluster.cluster_processes import end
 from ebbtide_autoscaler.cluster.machines import Machine, MachineOrder
 from ebbtide_autoscaler.cluster.node_names import MACHINE_LABEL
 

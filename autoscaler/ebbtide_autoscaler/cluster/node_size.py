@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 from ebbtide.client.slot_share import SlotShare
 from ebbtide.config.pool_file import PoolFile
@@ -66,7 +67,7 @@ def _cpus_per_slot(config: PoolFile) -> float:
     """The most that any of the file's workloads asks for beside one slot; at least one CPU, their default."""
     replicas = (endpoint.cpus_per_replica / endpoint.gpus_per_replica for endpoint in config.endpoints)
     workers = (job.cpus_per_worker for job in config.jobs)
-    return max(1.0, *replicas, *workers)
+    return max(chain((1.0,), replicas, workers))
 
 
 def machine_faults(config: PoolFile, machine: Machine, size: NodeSize) -> list[str]:

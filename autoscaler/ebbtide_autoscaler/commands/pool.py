@@ -3,7 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -12,17 +13,20 @@ from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
-from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, RecordUnreadable, home, load_cluster
 from ebbtide.config.checks.machine_checks import check, model_fault
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.config.sections.scalars import is_stored_model
-from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed
+from ebbtide.system.direct_addresses import without_proxy
+from ebbtide.system.interrupts import terminated_is_interrupted
+from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
+from ebbtide_autoscaler.lifecycle.pool_lock import Busy, alone
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence, look_for
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -109,23 +113,20 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
     """
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
-    if file is None:
-        record = join_pool(pool)
-        config, standing = _before(record), PoolPresence("up", record)
-        path = Path(record.config_file)
-    else:
-        config, path = read_pool_file(file), file.resolve()
-        standing = look_for(config.pool.name)
-    found = pending_changes(config, standing)
-    _refuse(conflicts(found))
-    if rollback:
-        _ask(found, yes=yes, as_json=as_json)
-    try:
+    given = None if file is None else read_pool_file(file)
+    with _alone(the_pool(pool).pool if given is None else given.pool.name):
+        if given is None or file is None:
+            record = join_pool(pool)
+            config, standing = _before(record), PoolPresence("up", record)
+            path = Path(record.config_file)
+        else:
+            config, path = given, file.resolve()
+            standing = look_for(config.pool.name)
+        found = pending_changes(config, standing)
+        _refuse(conflicts(found))
+        if rollback:
+            _ask(found, yes=yes, as_json=as_json)
         record = bring_up.up(config, path, standing, say=say)
-    except (ValueError, ClusterUnreachable) as error:
-        raise BadInput(str(error)) from error
-    except (bring_up.UpFailed, RayStartFailed) as error:
-        raise CommandFailed(str(error)) from error
     left = {} if no_wait else _settle(config)
     if as_json:
         print_json(
@@ -141,6 +142,18 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
     click.echo(f"pool {record.pool} is up: {record.gateway_url}/v1")
     if standing.state != "up":
         click.echo('Next: ebbtide status; and for plain Ray tools in this shell: eval "$(ebbtide env)"')
+
+
+@contextmanager
+def _alone(pool: str) -> Iterator[None]:
+    """No other `up` or `down` of this pool meanwhile; what fails in here is an error of the command."""
+    try:
+        with terminated_is_interrupted(), alone(pool):
+            yield
+    except (ValueError, ClusterUnreachable, NoPool) as error:
+        raise BadInput(str(error)) from error
+    except (bring_up.UpFailed, RayStartFailed, Busy, OSError) as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _refuse(bad: Sequence[Change]) -> None:
@@ -214,14 +227,41 @@ def _standing_still(status: dict[str, object]) -> str:
 def down(pool: str | None, as_json: bool) -> None:
     """Take the pool down: gateway, replicas, fences, and the Ray cluster if `up` started it.
 
-    What is on the shared directory stays: ledger, checkpoints, models.
+    What is on the shared directory stays: ledger, checkpoints, models. A pool that is down already stays so.
     """
-    record = the_pool(pool)
-    take_down.down(record, say=say)
+    try:
+        record = load_cluster(pool)
+    except NoPool as error:
+        name = _down_already(pool, error)
+        if as_json:
+            print_json({"pool": name, "down": True, "already": True})
+        else:
+            click.echo(f"{f'the pool {name}' if name else 'every pool'} is down already")
+        return
+    with _alone(record.pool):
+        take_down.down(record, say=say)
     if as_json:
-        print_json({"pool": record.pool, "down": True})
+        print_json({"pool": record.pool, "down": True, "already": False})
     else:
         click.echo("down")
+
+
+def _down_already(pool: str | None, why: NoPool) -> str | None:
+    """Nothing is on record; what an `up` left that was killed before it wrote a record is ended.
+
+    Raises:
+        BadInput: there has been no pool of that name here, or its record cannot be read.
+    """
+    try:
+        left = unrecorded(pool)
+    except NoPool as error:  # there is no home directory
+        raise BadInput(str(error)) from error
+    for name in left:
+        with _alone(name):
+            say(f"pool {name}: ended {end_strangers(name)} processes of an `ebbtide up` that did not come to its end")
+    if isinstance(why, RecordUnreadable) or (pool and not left and not (home() / pool).exists()):
+        raise BadInput(str(why)) from why
+    return pool or (left[0] if len(left) == 1 else None)
 
 
 @click.command()
@@ -230,7 +270,8 @@ def down(pool: str | None, as_json: bool) -> None:
 def env(pool: str | None, as_json: bool) -> None:
     """Print the variables by which plain Ray tools find the pool: eval "$(ebbtide env)"."""
     record = the_pool(pool)
-    found = {**record.env, "EBBTIDE_GATEWAY_URL": record.gateway_url}
+    ours = without_proxy(os.environ, (record.address, record.dashboard_url, record.gateway_url))
+    found = {**record.env, "EBBTIDE_GATEWAY_URL": record.gateway_url, **ours}
     if as_json:
         print_json(found)
         return

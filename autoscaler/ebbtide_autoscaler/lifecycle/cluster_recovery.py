@@ -16,6 +16,7 @@ from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.pool.transitions import JobState
 from ebbtide.system.process import await_end, kill_exactly, started_ticks
+from ebbtide_autoscaler.cluster.cluster_processes import MARK
 from ebbtide_autoscaler.journal.records import recover
 
 STARTED_BY_RAYLET = "RAY_RAYLET_PID"  # set in every worker, and in what a worker starts; never in a person's shell
@@ -27,8 +28,9 @@ LAST_BREATH_S = 10.0  # a process with many GB of memory takes a second or so to
 def left_behind(record: ClusterRecord) -> tuple[tuple[int, int], ...]:
     """(pid, start time) of living processes of the lost cluster: those on record, its workers and what they started.
 
-    Workers rename themselves, so they are known by their environment: the cluster's own temp directory, together with
-    a variable that only Ray's own processes have. A shell in which `ebbtide env` was used has the first one alone.
+    Workers rename themselves, so they are known by their environment: the mark of a cluster that `up` started, or the
+    cluster's own temp directory together with a variable that only Ray's own processes have. A shell in which
+    `ebbtide env` was used has the directory alone.
     """
     found = {(pid, started) for pid, started in record.pids if started_ticks(pid) == started}
     for process in psutil.process_iter(["pid"]):
@@ -37,7 +39,9 @@ def left_behind(record: ClusterRecord) -> tuple[tuple[int, int], ...]:
         except (psutil.Error, OSError):
             continue  # not ours, or gone
         ours = bool(record.temp_dir) and environ.get("RAY_TMPDIR") == record.temp_dir
-        if ours and (STARTED_BY_RAYLET in environ or OF_A_JOB in environ) and process.pid != os.getpid():
+        ours &= STARTED_BY_RAYLET in environ or OF_A_JOB in environ
+        marked = bool(record.temp_dir) and environ.get(MARK) == record.temp_dir
+        if (ours or marked) and process.pid != os.getpid():
             started = started_ticks(process.pid)
             if started is not None:
                 found.add((process.pid, started))

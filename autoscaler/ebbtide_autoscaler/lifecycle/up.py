@@ -5,11 +5,13 @@ any line can run it again: the record of the cluster is written as soon as the c
 level-triggered.
 """
 
+import errno
 import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,21 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import join, require_listener
-from ebbtide.client.cluster_record import ClusterRecord, forget_cluster, home, save_cluster
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, forget_cluster, home, load_cluster, save_cluster
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.checks.secret_digest import secret_sha256
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.key_section import Secret
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import UNNEEDED
+from ebbtide.system.interrupts import undisturbed
+from ebbtide.system.port_holder import port_holder
+from ebbtide.system.runtime_dir import tmpdir_passed_over
 from ebbtide_autoscaler.cluster import local_cluster
 from ebbtide_autoscaler.cluster.node_size import NodeSize, logical_slots_line, machine_faults, node_size
 from ebbtide_autoscaler.cluster.this_machine import read_machine
 from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, what_comes_back
+from ebbtide_autoscaler.lifecycle.down import down
 from ebbtide_autoscaler.lifecycle.launch import start_arbiter
 from ebbtide_autoscaler.lifecycle.ownership import (
     Taken,
@@ -81,7 +87,8 @@ def up(config: PoolFile, config_file: Path, standing: PoolPresence, *, say: Say)
 
     Raises:
         UpRefused, Taken: nothing was changed.
-        UpFailed, RayStartFailed, ClusterUnreachable: it did not come up; a cluster that this call started is stopped.
+        UpFailed, RayStartFailed, ClusterUnreachable, OSError: it did not come up. Whatever this call started is ended,
+            also when it is interrupted.
         ValueError: the arbiter refused the file; nothing was changed.
     """
     shared = Path(str(config.pool.shared_dir))
@@ -95,28 +102,56 @@ def up(config: PoolFile, config_file: Path, standing: PoolPresence, *, say: Say)
     check_directory(config, known_id=_known_id(config, standing))
     record = standing.record if standing.state in ("up", "vacant") else None
     fresh = record is None
-    if record is None:
-        record = _new_cluster(config, config_file, standing, say)
-    try:
+    with _undone_on_failure() as undo:
+        if record is None:
+            if config.pool.ray_address is None:
+                undo.callback(_end_what_began, config, standing, say)
+            record = _new_cluster(config, config_file, standing, say)
         join(record)
-        check_cluster(config, record.address)
+        is_first = check_cluster(config, record.address) is None
         _fits(config, say)
         shared.mkdir(mode=0o700, parents=True, exist_ok=True)
         claim = claim_cluster(config, record.address, record.pids)
         record = replace(record, claim=claim.id, config_file=str(config_file))
+        if fresh and is_first and config.pool.ray_address is not None:
+            undo.callback(down, record, say=say)
         save_cluster(record)
         mark_directory(claim)
         if standing.state == "vacant":
             say(f"{standing.why}: starting one, which takes up what the ledger says")
         _configure(config, say)
         _wait_ready(config, say)
-    except BaseException:
-        if fresh and record.pids:
-            ray.shutdown()
-            local_cluster.stop(record)
-            forget_cluster(record.pool)
-        raise
     return record
+
+
+@contextmanager
+def _undone_on_failure() -> Iterator[ExitStack]:
+    """What is put on the stack is called when the block fails or is interrupted, in reverse order and undisturbed."""
+    undo = ExitStack()
+    try:
+        yield undo
+    except BaseException:
+        with undisturbed():
+            undo.close()
+        raise
+
+
+def _end_what_began(config: PoolFile, standing: PoolPresence, say: Say) -> None:
+    """End what this `up` started, however far it came; what ran in the pool's folder before was ended, or refused it.
+
+    A record of the cluster that was lost before stays: its directory is still this pool's.
+    """
+    pool = config.pool.name
+    if local_cluster.owner(pool) != _ourselves(config):  # guard: a refused `up` ends no other's cluster
+        return
+    ray.shutdown()
+    ended = local_cluster.end_strangers(pool)
+    with suppress(NoPool, OSError):  # it was not written, or could not be
+        if standing.record is None or load_cluster(pool).temp_dir != standing.record.temp_dir:
+            forget_cluster(pool)
+    if ended:
+        with suppress(OSError):  # the terminal may be what went away
+            say(f"`up` did not come to its end: ended the {ended} processes that it had started")
 
 
 def _known_id(config: PoolFile, standing: PoolPresence) -> str:
@@ -201,10 +236,14 @@ def _port_is_free(host: str, port: int, *, patience_s: float) -> None:
                 return
             except OSError as error:
                 if time.monotonic() >= deadline_s:
-                    raise UpRefused(
-                        f"the gateway cannot listen on {host}:{port}: {error.strerror}; choose another port"
-                    ) from error
+                    raise UpRefused(_no_port(host, port, error)) from error
         time.sleep(0.05)
+
+
+def _no_port(host: str, port: int, error: OSError) -> str:
+    holder = port_holder(port) if error.errno == errno.EADDRINUSE else ""
+    by = f" by {holder}: end it, or" if holder else ";"
+    return f"the gateway cannot listen on {host}:{port}: {error.strerror}{by} choose another gateway.port"
 
 
 def _new_cluster(config: PoolFile, config_file: Path, standing: PoolPresence, say: Say) -> ClusterRecord:
@@ -238,8 +277,7 @@ def _remains(config: PoolFile, say: Say) -> None:
     Raises:
         Taken: they belong to a pool of the same name that was brought up with another EBBTIDE_HOME.
     """
-    found = local_cluster.strangers(config.pool.name)
-    if not found:
+    if not local_cluster.strangers(config.pool.name):
         return
     owner = local_cluster.owner(config.pool.name)
     if owner != _ourselves(config):
@@ -247,8 +285,8 @@ def _remains(config: PoolFile, say: Say) -> None:
             f"a pool named {config.pool.name} runs on this machine already, brought up with another EBBTIDE_HOME or "
             f"shared directory ({owner or 'unknown'}): name this one differently"
         )
-    local_cluster.end(found)
-    say(f"ended {len(found)} Ray processes of an `ebbtide up` that did not come to its end")
+    ended = local_cluster.end_strangers(config.pool.name)
+    say(f"ended {ended} Ray processes of an `ebbtide up` that did not come to its end")
 
 
 def _ourselves(config: PoolFile) -> str:
@@ -298,6 +336,8 @@ def _start_here(config: PoolFile, config_file: Path, say: Say) -> ClusterRecord:
     line = logical_slots_line(config, size)
     if line:
         say(line)
+    if why := tmpdir_passed_over():
+        say(why)
     say("starting a Ray cluster on this machine")
     local_cluster.own(pool.name, _ourselves(config))
     local = local_cluster.start(pool.name, size)

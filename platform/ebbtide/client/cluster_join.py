@@ -1,6 +1,8 @@
 """Joining the pool's Ray cluster as a driver, with a deadline and an error that says what to do."""
 
+import signal
 import socket
+import threading
 
 import ray
 from ray.exceptions import RayError
@@ -8,6 +10,7 @@ from ray.exceptions import RayError
 from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.client.ray_auth import adopt
+from ebbtide.system.direct_addresses import reach_directly
 
 CONNECT_S = 3.0  # the GCS answers a connect within milliseconds, or is not there
 
@@ -25,11 +28,16 @@ def join(record: ClusterRecord) -> None:
     if ray.is_initialized():
         return
     require_listener(record.address)
+    reach_directly(record.address, record.dashboard_url, record.gateway_url)
     adopt(record.env)
+    ends = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=record.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except (RayError, ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise ClusterUnreachable(f"the Ray cluster at {record.address} refused us: {error}") from error
+    finally:
+        if callable(ends) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ends)  # Ray's own would end a command with 15, and an `up` half way
 
 
 def require_listener(address: str) -> None:

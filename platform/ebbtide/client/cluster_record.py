@@ -7,12 +7,17 @@ It lies in ``$EBBTIDE_HOME`` (``~/.ebbtide``), one folder per pool, mode 0700, b
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
 class NoPool(LookupError):
     """No running pool is on record here; the message says how to get one."""
+
+
+class RecordUnreadable(NoPool):
+    """There is a record, and it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,20 @@ class ClusterRecord:
 
 
 def home() -> Path:
-    """The folder of all records."""
-    return Path(os.environ.get("EBBTIDE_HOME") or Path.home() / ".ebbtide")
+    """The folder of all records.
+
+    Raises:
+        NoPool: neither EBBTIDE_HOME nor HOME says where it is, and this user id has no entry in the user database.
+    """
+    named = os.environ.get("EBBTIDE_HOME")
+    if named:
+        return Path(named)
+    try:
+        return Path.home() / ".ebbtide"
+    except RuntimeError:
+        raise NoPool(
+            "there is no home directory to keep the records of pools in: set EBBTIDE_HOME to a folder"
+        ) from None
 
 
 def save_cluster(record: ClusterRecord) -> Path:
@@ -49,7 +66,7 @@ def load_cluster(pool: str | None = None) -> ClusterRecord:
     """The record of ``pool``, or of the pool brought up last.
 
     Raises:
-        NoPool: nothing is on record, or it cannot be read.
+        NoPool: nothing is on record, or it cannot be read (RecordUnreadable).
     """
     try:
         name = pool or (home() / "current").read_text().strip()
@@ -60,7 +77,9 @@ def load_cluster(pool: str | None = None) -> ClusterRecord:
         which = f"pool {pool}" if pool else "pool"
         raise NoPool(f"no running {which} is on record in {home()}; start one: ebbtide up FILE") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise NoPool(f"the record of the pool in {home()} cannot be read ({error}); run: ebbtide up FILE") from None
+        raise RecordUnreadable(
+            f"the record of the pool in {home()} cannot be read ({error}); run: ebbtide up FILE"
+        ) from None
 
 
 def forget_cluster(pool: str) -> None:
@@ -73,7 +92,12 @@ def forget_cluster(pool: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    os.replace(draft, path)
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ebbtide.client.messages import Lease, SlotRef
+from ebbtide.system.runtime_dir import IPC
 
 LEASE_VARIABLE = "EBBTIDE_LEASE"
 ACTOR_VARIABLE = "EBBTIDE_ACTOR"  # "<pid>:<start time in clock ticks since boot>" of the replica's process
@@ -84,3 +85,13 @@ def vllm_environment(cache_dir: Path, *, on_gpu: bool, threads: int | None = Non
             "OMP_NUM_THREADS": str(threads) if threads else os.environ.get("OMP_NUM_THREADS", "1"),
         }
     return variables
+
+
+def vllm_sockets(runtime_dir: Path) -> dict[str, str]:
+    """The variable that has vLLM make its sockets in the pool's folder, which is made if it is not there.
+
+    In TMPDIR, which is vLLM's own choice, their paths may be too long, and those of killed engines stay forever.
+    """
+    folder = runtime_dir / IPC
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {"VLLM_RPC_BASE_PATH": str(folder)}

@@ -27,7 +27,13 @@ from ebbtide_serve.engine.factory import make_engine
 from ebbtide_serve.engine.port import Engine, EngineSettings
 from ebbtide_serve.errors import NotGranted
 from ebbtide_serve.process.lease_devices import all_of, in_device_order, visible
-from ebbtide_serve.process.lease_env import ACTOR_VARIABLE, LEASE_VARIABLE, EngineLease, vllm_environment
+from ebbtide_serve.process.lease_env import (
+    ACTOR_VARIABLE,
+    LEASE_VARIABLE,
+    EngineLease,
+    vllm_environment,
+    vllm_sockets,
+)
 from ebbtide_serve.process.parent_watch import watch_children_from_birth
 from ebbtide_serve.replica.preparation import LoadOptions, Preparation, Wish
 from ebbtide_serve.replica.replica_server import ReplicaIdentity, ReplicaServer
@@ -182,7 +188,7 @@ def _prepare_environment(lease: EngineLease, cache_dir: Path) -> dict[str, str]:
     on_gpu = Path("/dev/nvidiactl").exists()
     share = slot_share_from_environment(os.environ)
     for_vllm = vllm_environment(cache_dir, on_gpu=on_gpu, threads=None if share is None else share.threads)
-    os.environ.update(for_vllm)
+    os.environ.update({**for_vllm, **vllm_sockets(lease.lock_dir.parent)})
     os.environ[LEASE_VARIABLE] = lease.to_json()
     os.environ[ACTOR_VARIABLE] = f"{pid}:{started}"
     watch_children_from_birth(pid, started)

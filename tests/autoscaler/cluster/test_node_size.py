@@ -101,3 +101,8 @@ def test_the_line_says_where_the_number_comes_from() -> None:
 def test_what_never_fits_is_refused_and_a_maximum_is_a_wish(config: PoolFile, machine: Machine, words: str) -> None:
     faults = machine_faults(config, machine, node_size(config, machine))
     assert (words in faults[0]) if words else faults == []
+
+
+def test_a_pool_that_names_no_workload_yet_has_a_cpu_for_each_slot() -> None:
+    config = load_text("pool: {name: mine, shared_dir: shared}\n", path=Path("pool.yaml")).config
+    assert node_size(config, LAPTOP).cpus == 2 + 4

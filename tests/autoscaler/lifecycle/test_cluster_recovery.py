@@ -12,6 +12,7 @@ import pytest
 
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.system.process import started_ticks
+from ebbtide_autoscaler.cluster.cluster_processes import MARK
 from ebbtide_autoscaler.lifecycle.cluster_recovery import (
     STARTED_BY_RAYLET,
     end_left_behind,
@@ -43,6 +44,7 @@ def processes() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
         "worker": a_process(RAY_TMPDIR=TEMP, **{STARTED_BY_RAYLET: "1"}),
         "shell with `ebbtide env`": a_process(RAY_TMPDIR=TEMP),
         "worker of another cluster": a_process(RAY_TMPDIR=f"{TEMP}-2", **{STARTED_BY_RAYLET: "1"}),
+        "its process by the mark": a_process(**{MARK: TEMP}),
         "on record": a_process(),
         "reused pid": a_process(),
     }
@@ -56,11 +58,12 @@ def test_only_the_lost_cluster_s_own_processes_are_ended(processes: dict[str, "s
     recorded, reused = processes["on record"].pid, processes["reused pid"].pid
     pids = ((recorded, started_ticks(recorded) or 0), (reused, 1))
     record = ClusterRecord("p", "h:1", "", "", "/s", "", temp_dir=TEMP, pids=pids)
-    assert {pid for pid, _ in left_behind(record)} == {processes["worker"].pid, recorded}
-    assert end_left_behind(record) == 2
-    for name in ("worker", "on record"):
+    ended = ("worker", "its process by the mark", "on record")
+    assert {pid for pid, _ in left_behind(record)} == {processes[name].pid for name in ended}
+    assert end_left_behind(record) == 3
+    for name in ended:
         assert processes[name].wait(10) == -9
-    assert all(processes[name].poll() is None for name in processes if name not in ("worker", "on record"))
+    assert all(processes[name].poll() is None for name in processes if name not in ended)
 
 
 def test_what_they_held_is_free_when_they_are_said_to_have_ended() -> None:
@@ -78,7 +81,9 @@ def test_what_they_held_is_free_when_they_are_said_to_have_ended() -> None:
 def test_a_port_whose_last_holder_is_dying_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(UpRefused, match=f"{port}.*choose another port"):
+        with pytest.raises(
+            UpRefused, match=rf"{port}.* by process {os.getpid()} \(.*\): end it, or choose another gateway\.port"
+        ):
             _port_is_free("127.0.0.1", port, patience_s=0.2)
         Timer(0.3, holder.close).start()
         _port_is_free("127.0.0.1", port, patience_s=10.0)

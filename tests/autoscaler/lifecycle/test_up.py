@@ -8,7 +8,7 @@ import ray
 
 from ebbtide.config.loading.pool_file_loader import load
 from ebbtide.config.pool_file import PoolFile
-from ebbtide_autoscaler.lifecycle.up import UpRefused, _fits, _readiness
+from ebbtide_autoscaler.lifecycle.up import UpRefused, _fits, _port_is_free, _readiness
 
 FILE = """pool: {{name: demo, slots: all, shared_dir: shared, ray_address: auto{more}}}
 endpoints:
@@ -61,3 +61,8 @@ def test_a_gateway_that_leaves_makes_no_pool_ready(tmp_path: Path) -> None:
     assert _readiness(config, status) == ("slots: free; gateway: starting", False)
     status["gateways"].append({"heard_s_ago": 0.1, "leaving": False})
     assert _readiness(config, status) == ("slots: free; gateway: up", True)
+
+
+def test_an_address_that_is_not_this_machine_s_is_held_by_no_process() -> None:
+    with pytest.raises(UpRefused, match=r"Cannot assign requested address; choose another gateway\.port"):
+        _port_is_free("203.0.113.1", 8000, patience_s=0)

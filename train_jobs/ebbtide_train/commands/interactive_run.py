@@ -19,7 +19,7 @@ from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_train.arbiter_client.state_lines import job_view
 from ebbtide_train.interactive.session_folder import SessionFolder
-from ebbtide_train.submission.dashboard import dashboard_url
+from ebbtide_train.submission.dashboard import job_service
 from ebbtide_train.submission.interactive_job import follow, hand_over
 from ebbtide_train.submission.interactive_request import GRACE_S, Request
 from ebbtide_train.submission.training_job import OVER, Standing, Submitted, watch
@@ -112,7 +112,7 @@ def _joined(pool: str | None) -> ClusterRecord:
 def _service(record: ClusterRecord) -> JobSubmissionClient:
     adopt(record.env)  # the token goes into the client's headers when it is made
     try:
-        return JobSubmissionClient(record.dashboard_url or dashboard_url())
+        return job_service(record.dashboard_url)
     except (ConnectionError, RuntimeError) as error:
         raise CommandFailed(f"Ray's job service {record.dashboard_url} does not answer: {error}") from error
 

@@ -19,7 +19,7 @@ from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide_train.arbiter_client.state_lines import aside_lines, job_view
-from ebbtide_train.submission.dashboard import dashboard_url
+from ebbtide_train.submission.dashboard import job_service
 from ebbtide_train.submission.job_selection import pick
 from ebbtide_train.submission.training_job import OVER, Standing, Submitted, submit, watch
 
@@ -102,7 +102,7 @@ def _service(record: ClusterRecord) -> JobSubmissionClient:
     adopt(record.env)  # the token goes into the client's headers when it is made
     try:
         # A cluster that `up` joined has no dashboard on record, but knows where its own is.
-        return JobSubmissionClient(record.dashboard_url or dashboard_url())
+        return job_service(record.dashboard_url)
     except (ConnectionError, RuntimeError) as error:
         raise CommandFailed(f"Ray's job service {record.dashboard_url} does not answer: {error}") from error
 

@@ -9,6 +9,8 @@ from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_initialized
 from ray.job_submission import JobSubmissionClient
 
+from ebbtide.system.direct_addresses import reach_directly
+
 
 class NoDashboard(RuntimeError):
     """The cluster this process has joined runs without a dashboard, and so without a job service."""
@@ -29,11 +31,13 @@ def dashboard_url() -> str:
     return f"http://{host}:{port}"
 
 
-def job_service() -> JobSubmissionClient:
-    """Ray's job service of this cluster.
+def job_service(url: str = "") -> JobSubmissionClient:
+    """Ray's job service of this cluster, or at ``url``; no proxy of the environment is asked for it.
 
     Raises:
         NoDashboard: there is none.
         ConnectionError, RuntimeError: it does not answer.
     """
-    return JobSubmissionClient(dashboard_url())
+    url = url or dashboard_url()
+    reach_directly(url)
+    return JobSubmissionClient(url)

@@ -10,7 +10,6 @@ from rich.filesize import decimal
 
 from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, as_command_error, store_options
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
 from ebbtide.cli.terminal.transfer_bar import TransferBar
 from ebbtide.ledger.errors import LedgerUnusable
@@ -25,6 +24,7 @@ from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts, r
 from ebbtide.storage.checkpoints.run_directory.run_survey import newest_of
 from ebbtide.storage.leases.object_leases import this_process
 from ebbtide.storage.objects.store_limits import limits_of
+from ebbtide.system.interrupts import terminated_is_interrupted
 
 
 @click.group()

@@ -3,12 +3,8 @@
 import os
 import platform
 import re
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.console import Console
@@ -29,6 +25,7 @@ from ebbtide.storage.device import cufile_json
 from ebbtide.storage.errors import Refused
 from ebbtide.storage.memory.buffer_pool import process_pool
 from ebbtide.storage.posix.posix_transport import PosixTransport
+from ebbtide.system.interrupts import terminated_is_interrupted
 
 _TITLES = {
     Verdict.MISSING: ("Missing or broken", "red"),
@@ -144,7 +141,7 @@ def _measure(directory: Path, size_bytes: int) -> BandwidthReading:
         transport = PosixTransport(process_pool())
     except MemoryError as error:
         return BandwidthReading(error=str(error))
-    with _terminated_is_interrupted(), _bar() as bar:
+    with terminated_is_interrupted(), _bar() as bar:
         tasks = {action: bar.add_task(action, total=size_bytes) for action in ("write", "read")}
 
         def progress(action: str, done: int, total: int) -> None:
@@ -156,20 +153,6 @@ def _measure(directory: Path, size_bytes: int) -> BandwidthReading:
 def _bar() -> Progress:
     columns = (TextColumn("{task.description:>5}"), BarColumn(), DownloadColumn())
     return Progress(*columns, console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty())
-
-
-@contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does, so that the file which measures is removed."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _write_settings(machine: Machine, path: Path, as_json: bool) -> None:

@@ -9,7 +9,6 @@ from rich.filesize import decimal
 
 from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, complete_models, open_store, store_options
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
 from ebbtide.cli.terminal.transfer_bar import TransferBar
 from ebbtide.storage.errors import Corrupt, NotPublished
@@ -24,6 +23,7 @@ from ebbtide.storage.models.registry.model_repair import repair_model
 from ebbtide.storage.models.sources.source_factory import open_source
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.system.interrupts import terminated_is_interrupted
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 

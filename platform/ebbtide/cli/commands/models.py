@@ -10,7 +10,6 @@ from rich.filesize import decimal
 from ebbtide.cli.commands.model_maintenance import gc, repair, verify
 from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, complete_models, open_store, store_options
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.interrupts import terminated_is_interrupted
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
 from ebbtide.cli.terminal.transfer_bar import TransferBar
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
@@ -26,6 +25,7 @@ from ebbtide.storage.models.registry.model_names import LATEST, SHORT_ID, check_
 from ebbtide.storage.models.sources.source_factory import open_source
 from ebbtide.storage.names import ref_name
 from ebbtide.storage.names import tag as checked_tag
+from ebbtide.system.interrupts import terminated_is_interrupted
 
 _HOW = {
     How.COPIED: "imported",

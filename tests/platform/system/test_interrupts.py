@@ -1,0 +1,48 @@
+"""SIGTERM and SIGHUP are as Ctrl-C; what was ignored from birth stays ignored; nothing disturbs the putting right."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ebbtide.system.interrupts import terminated_is_interrupted, undisturbed
+
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_each_is_an_interrupt_and_what_was_before_comes_back(number: signal.Signals) -> None:
+    before = [signal.getsignal(one) for one in ALL]
+    with pytest.raises(KeyboardInterrupt), terminated_is_interrupted():
+        os.kill(os.getpid(), number)
+        signal.pause()
+    assert [signal.getsignal(one) for one in ALL] == before
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_nothing_disturbs(number: signal.Signals) -> None:
+    with terminated_is_interrupted(), undisturbed():
+        os.kill(os.getpid(), number)
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminated_is_interrupted():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_nothing_changes() -> None:
+    def inside() -> bool:
+        with terminated_is_interrupted(), undisturbed():
+            return threading.current_thread() is not threading.main_thread()
+
+    before = [signal.getsignal(one) for one in ALL]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(inside).result()
+    assert [signal.getsignal(one) for one in ALL] == before
