@@ -33,11 +33,13 @@ from ebbtide.client.messages import (
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
+from ebbtide_autoscaler.control.cluster_watch import cluster_address
 from ebbtide_autoscaler.control.loop import Loop
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.config_agreement import seats_to_change
 from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.journal.heartbeat import start_beating
+from ebbtide_autoscaler.journal.status_record import start_recording, subject_of
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 from ebbtide_autoscaler.process.steady_clock import clock
 from ebbtide_autoscaler.service.config_service import ConfigService
@@ -62,6 +64,7 @@ class Arbiter:
         node_dir, shared = Path(lock_dir).parent, Path(shared_dir)
         start_sweeping(shared / "occupancy", self._slot_holders)
         start_beating(pool, lambda: self._loop.ledger.epoch, node_dir=node_dir, shared_dir=shared)
+        start_recording(node_dir, subject_of(pool, shared_dir, cluster_address()), self.status)
 
     def _serve(self, loop: Loop) -> None:
         published, inbox, file, ledger = loop.published, loop.inbox, loop.file, loop.ledger

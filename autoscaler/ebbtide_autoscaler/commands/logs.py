@@ -21,7 +21,7 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide_autoscaler.cluster.node_names import Node, cluster_nodes
 from ebbtide_autoscaler.commands.log_reader import PIECE_BYTES, LogFile, Selector, start_reader
 from ebbtide_autoscaler.commands.log_targets import actors, targets
-from ebbtide_autoscaler.commands.pool import POOL, join_pool
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool
 
 READER_S = 30.0  # a new worker process: 1-2 s, more on a loaded machine
 FOLLOW_S = 0.5

@@ -11,7 +11,8 @@ import click
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
 from ebbtide.client.arbiter_link import ArbiterLink
-from ebbtide_autoscaler.commands.pool import POOL, join_pool, pending_changes, read_pool_file, say, show
+from ebbtide_autoscaler.commands.pool import pending_changes, read_pool_file, show
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.config_diff import conflicts
 from ebbtide_autoscaler.lifecycle.pool_presence import look_for
 

@@ -11,15 +11,16 @@ import click
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
-from ebbtide.client.cluster_join import ClusterUnreachable, join
-from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.client.cluster_join import ClusterUnreachable
+from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.config.checks.machine_checks import check, model_fault
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed
-from ebbtide_autoscaler.core.observe.alerts import FreezeCause
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
+from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
@@ -28,41 +29,6 @@ from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 ROLL_S = 3600.0  # a large model that is read from a slow disk, a few replicas in a row
 COLOURS = {"+": "green", "-": "red", "!": "red"}
-
-POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
-
-
-def the_pool(name: str | None) -> ClusterRecord:
-    """The record of a running pool.
-
-    Raises:
-        BadInput: there is none.
-    """
-    try:
-        return load_cluster(name)
-    except NoPool as error:
-        raise BadInput(str(error)) from error
-
-
-def join_pool(name: str | None) -> ClusterRecord:
-    """The same, and this process has joined its cluster.
-
-    Raises:
-        ClickException: nobody answers there.
-    """
-    record = the_pool(name)
-    try:
-        join(record)
-    except ClusterUnreachable as error:
-        raise CommandFailed(
-            f"{error}; if the cluster is lost, `ebbtide up {record.config_file}` restores it"
-        ) from error
-    return record
-
-
-def say(line: str) -> None:
-    """Progress goes to stderr, results to stdout."""
-    click.echo(line, err=True)
 
 
 def read_pool_file(file: Path) -> PoolFile:

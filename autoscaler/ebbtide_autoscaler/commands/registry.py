@@ -46,9 +46,7 @@ COMMANDS = (
         Section.JOBS,
         "Put the job NAME aside at its next safe point, and keep it there until `ebbtide resume NAME`.",
     ),
-    ListedCommand(
-        "resume", f"{_IN}.hold:resume", Section.JOBS, "Let the job NAME go on after `ebbtide park NAME`."
-    ),
+    ListedCommand("resume", f"{_IN}.hold:resume", Section.JOBS, "Let the job NAME go on after `ebbtide park NAME`."),
     ListedCommand(
         "cancel",
         f"{_IN}.operate:cancel",

@@ -62,7 +62,7 @@ def load_command(listed: ListedCommand) -> click.Command:
     module, _, attribute = listed.place.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 - as above: a module may raise anything, and the other commands still work
+    except Exception as error:
         raise CommandMissing(f"`ebbtide {listed.name}` ({listed.place}) is not there: {_one_line(error)}") from error
     if not isinstance(found, click.Command):
         raise CommandMissing(f"`ebbtide {listed.name}` ({listed.place}) is not there: it is no command")

@@ -11,9 +11,7 @@ COMMANDS = (
     ListedCommand(
         "schema", f"{_IN}.schema:schema", Section.POOL, "Print the JSON schema of a pool file (always JSON)."
     ),
-    ListedCommand(
-        "completion", f"{_IN}.completion:completion", Section.POOL, "Print the completion script of SHELL."
-    ),
+    ListedCommand("completion", f"{_IN}.completion:completion", Section.POOL, "Print the completion script of SHELL."),
     ListedCommand(
         "checkpoints", f"{_IN}.checkpoints:checkpoints", Section.JOBS, "The committed states of training jobs."
     ),
