@@ -1,6 +1,6 @@
 """The pool's status as a file on the arbiter's node: `ebbtide status` there needs neither Ray nor the arbiter's answer.
 
-Written once a second beside the sign of life, by a thread of its own, and replaced whole. Whoever reads it is told how
+Written after every change and once a second, by a thread of its own, and replaced whole. Whoever reads it is told how
 old it is, by the clock that counts from the machine's boot: nothing that is done to the time of day makes an old record
 fresh. A record counts only while the very process that wrote it lives on this machine, and only for the cluster that
 the reader means; all else, half a file and another user's too, is as if there were none.
@@ -24,6 +24,7 @@ from ebbtide.system.process import boot_id, is_alive, started_ticks
 
 FORMAT = 1
 EVERY_S = 1.0
+CHANGE_S = 0.1  # half a tick: how soon a change is in it
 COST_MOST = 0.01  # of a core: a status that takes long to make, of thousands of slots, is written more seldom
 
 log = logging.getLogger(__name__)
@@ -101,27 +102,52 @@ def write_record(folder: Path, subject: RecordSubject, status: dict[str, Any], *
     os.replace(draft, record_file(folder))
 
 
-def start_recording(folder: Path, subject: RecordSubject, status: Callable[[], dict[str, Any]]) -> None:
-    """Write the record from now on, until this process ends."""
-    for draft in folder.glob(".status.*"):  # of arbiters that were killed while they wrote
-        with suppress(OSError):
-            draft.unlink()
+class StatusRecorder:
+    """Keeps the record of one arbiter. A status that cannot be made or written costs nothing but the record."""
 
-    def run() -> None:
-        told = False
-        while True:
-            before_s = time.thread_time()
+    def __init__(
+        self,
+        folder: Path,
+        subject: RecordSubject,
+        status: Callable[[], dict[str, Any]],
+        version: Callable[[], object],
+    ) -> None:
+        """Args:
+        folder: the pool's, on this node.
+        subject: whose status it is.
+        status: makes it; from any thread.
+        version: another object after every change of the pool.
+        """
+        self._folder, self._subject, self._status, self._version = folder, subject, status, version
+        self._lock = threading.Lock()
+        self._failed = False
+
+    def start(self) -> None:
+        """Write it from now on, until this process ends: after every change, and once a second."""
+        for draft in self._folder.glob(".status.*"):  # of arbiters that were killed while they wrote
+            with suppress(OSError):
+                draft.unlink()
+        threading.Thread(target=self._run, name="status-record", daemon=True).start()
+
+    def write(self) -> None:
+        """Write it now. What a person has asked for is in it before the answer: the next `status` must show it."""
+        with self._lock:  # guard: a record that was made later is never replaced by an earlier one
             try:
                 made_s = _since_boot_s()
-                write_record(folder, subject, status(), since_boot_s=made_s)
-                told = False
-            except Exception as error:  # noqa: BLE001 - outermost: without a record the arbiter is asked, as on other machines
-                if not told:
-                    log.warning("the status cannot be left in %s: %r", folder, error)
-                told = True
-            time.sleep(max(EVERY_S, (time.thread_time() - before_s) / COST_MOST))
+                write_record(self._folder, self._subject, self._status(), since_boot_s=made_s)
+                self._failed = False
+            except Exception as error:  # noqa: BLE001 - outermost: without a record the arbiter is asked, as elsewhere
+                if not self._failed:
+                    log.warning("the status cannot be left in %s: %r", self._folder, error)
+                self._failed = True
 
-    threading.Thread(target=run, name="status-record", daemon=True).start()
+    def _run(self) -> None:
+        while True:
+            seen, before_s, began_s = self._version(), time.thread_time(), time.monotonic()
+            self.write()
+            time.sleep(max(CHANGE_S, (time.thread_time() - before_s) / COST_MOST))
+            while self._version() is seen and time.monotonic() - began_s < EVERY_S:
+                time.sleep(CHANGE_S)
 
 
 def _since_boot_s() -> float:
