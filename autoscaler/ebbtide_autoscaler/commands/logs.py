@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import ray
-from ray.exceptions import GetTimeoutError, RayError
 
 from ebbtide.cli.terminal.completion_names import complete_logs
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
@@ -52,6 +50,9 @@ class Readers:
 
     def ask(self, node: str, method: str, *args: object) -> Any:
         """Call a reader's method; None when its node does not answer."""
+        import ray  # noqa: PLC0415 - half a second, for which help and completion would wait
+        from ray.exceptions import GetTimeoutError, RayError  # noqa: PLC0415
+
         if node not in self._actors:
             self._actors[node] = start_reader(node)
         try:

@@ -1,4 +1,7 @@
-"""``ebbtide up | down | env``."""
+"""``ebbtide up | down | env``.
+
+`lifecycle` is imported when it has something to do: Ray comes with it, and help and completion would wait for that.
+"""
 
 import os
 import shlex
@@ -21,8 +24,6 @@ from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
 from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
-from ebbtide_autoscaler.lifecycle import down as take_down
-from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence, look_for
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
@@ -37,6 +38,8 @@ def read_pool_file(file: Path) -> PoolFile:
     Raises:
         BadInput: it is not, or describes no pool.
     """
+    from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415 - see the first lines of this module
+
     loaded = load_file(file)
     check(loaded, environ=os.environ, starting=True)
     if loaded.config.is_submission:
@@ -46,6 +49,8 @@ def read_pool_file(file: Path) -> PoolFile:
 
 def pending_changes(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
     """What it changes in the pool, if that is up."""
+    from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415
+
     before = bring_up.in_force() if standing.state == "up" else None
     return changes(before, bring_up.as_json(config))
 
@@ -73,6 +78,8 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
     restarts; `ebbtide plan FILE` shows it beforehand. After the loss of the whole cluster it starts a new one, and
     endpoints and jobs come back from the shared directory.
     """
+    from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415
+
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
     if file is None:
@@ -182,6 +189,8 @@ def down(pool: str | None, as_json: bool) -> None:
 
     What is on the shared directory stays: ledger, checkpoints, models.
     """
+    from ebbtide_autoscaler.lifecycle import down as take_down  # noqa: PLC0415
+
     record = the_pool(pool)
     take_down.down(record, say=say)
     if as_json:
