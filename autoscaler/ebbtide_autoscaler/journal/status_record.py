@@ -71,7 +71,7 @@ def read_record(folder: Path, subject: RecordSubject) -> RecordedStatus | None:
             return None
         age_s = _since_boot_s() - float(found["since_boot_s"])
         status = found["status"]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     # A time before its own writing: a container whose clock of the boot is set apart. How old it is cannot be told.
     return RecordedStatus(status, age_s) if isinstance(status, dict) and age_s >= 0 else None
@@ -100,6 +100,11 @@ def write_record(folder: Path, subject: RecordSubject, status: dict[str, Any], *
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps(told, default=str))
     os.replace(draft, record_file(folder))
+
+
+def pause_s(cost_s: float) -> float:
+    """Seconds to wait after a record that took ``cost_s`` of a core."""
+    return max(CHANGE_S, cost_s / COST_MOST)
 
 
 class StatusRecorder:
@@ -145,7 +150,7 @@ class StatusRecorder:
         while True:
             seen, before_s, began_s = self._version(), time.thread_time(), time.monotonic()
             self.write()
-            time.sleep(max(CHANGE_S, (time.thread_time() - before_s) / COST_MOST))
+            time.sleep(pause_s(time.thread_time() - before_s))
             while self._version() is seen and time.monotonic() - began_s < EVERY_S:
                 time.sleep(CHANGE_S)
 
