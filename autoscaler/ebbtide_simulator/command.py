@@ -187,6 +187,3 @@ def _print(report: "Report", figures: dict[str, Any] | None) -> None:
         print_table(table.columns, table.rows, title=f"\n{table.title}")
         if table.note:
             click.echo(table.note)
-
-
-COMMANDS = (simulate,)

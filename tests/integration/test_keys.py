@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from ebbtide.client.messages import GatewayOrders, GatewayReport
 from ebbtide_autoscaler.actor.arbiter import Arbiter
 from ebbtide_autoscaler.journal.records import recover
-from ebbtide_serve import commands
+from ebbtide_serve.commands import keys as keys_command
 from ebbtide_serve.gateway.server import GatewayServer
 from tests.builders.arbiter import Start, an_arbiter, asked, start  # noqa: F401 - fixtures
 from tests.serve_apps.gateway.fakes import settings
@@ -42,15 +42,15 @@ class Called:
 @pytest.fixture
 def called(start: Start, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Called:
     found = Called(an_arbiter(start()))
-    monkeypatch.setattr(commands, "load_cluster", lambda pool: pool)
-    monkeypatch.setattr(commands, "join", lambda record: None)
-    monkeypatch.setattr(commands, "ArbiterLink", lambda: found)
+    monkeypatch.setattr(keys_command, "load_cluster", lambda pool: pool)
+    monkeypatch.setattr(keys_command, "join", lambda record: None)
+    monkeypatch.setattr(keys_command, "ArbiterLink", lambda: found)
     return found
 
 
 async def keys(*words: str) -> Any:
     """What the command prints, as JSON."""
-    done = await asyncio.to_thread(CliRunner().invoke, commands.keys, [*words, "--json"])
+    done = await asyncio.to_thread(CliRunner().invoke, keys_command.keys, [*words, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -123,5 +123,5 @@ async def test_the_command_refuses_what_the_arbiter_refuses(called: Called) -> N
         (("create", "x", "--endpoint", "caht"), "no endpoint 'caht'; there are: chat"),
         (("revoke", "nobody"), "no key 'nobody'"),
     ]:
-        done = await asyncio.to_thread(CliRunner().invoke, commands.keys, words)
+        done = await asyncio.to_thread(CliRunner().invoke, keys_command.keys, words)
         assert done.exit_code == 2 and why in done.stderr, done.output

@@ -33,11 +33,13 @@ from ebbtide.client.messages import (
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.ids import JobName, NodeId, SeatId
 from ebbtide.pool.spec import JobSpec
+from ebbtide_autoscaler.control.cluster_watch import cluster_address
 from ebbtide_autoscaler.control.loop import Loop
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.core.observe.config_agreement import seats_to_change
 from ebbtide_autoscaler.journal.allocation_log_sweeper import holders, start_sweeping
 from ebbtide_autoscaler.journal.heartbeat import start_beating
+from ebbtide_autoscaler.journal.status_record import StatusRecorder, subject_of
 from ebbtide_autoscaler.process.gc_tuning import collect_seldom
 from ebbtide_autoscaler.process.steady_clock import clock
 from ebbtide_autoscaler.service.config_service import ConfigService
@@ -62,6 +64,9 @@ class Arbiter:
         node_dir, shared = Path(lock_dir).parent, Path(shared_dir)
         start_sweeping(shared / "occupancy", self._slot_holders)
         start_beating(pool, lambda: self._loop.ledger.epoch, node_dir=node_dir, shared_dir=shared)
+        subject = subject_of(pool, shared_dir, cluster_address())
+        self._record = StatusRecorder(node_dir, subject, self.status, lambda: self._loop.published.state)
+        self._record.start()
 
     def _serve(self, loop: Loop) -> None:
         published, inbox, file, ledger = loop.published, loop.inbox, loop.file, loop.ledger
@@ -139,6 +144,7 @@ class Arbiter:
     def cancel_job(self, job: str, reason: str) -> None:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again."""
         self._operator.cancel(JobName(job), reason)
+        self._record.write()
 
     def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
         """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
@@ -146,31 +152,41 @@ class Arbiter:
 
     def park_job(self, job: str, reason: str, by: str, off_node: bool = False) -> dict[str, Any]:
         """Have a job step aside at its next safe point and stay there until :meth:`resume_job`."""
-        return self._operator.hold(JobName(job), reason, by, off_node=off_node)
+        held = self._operator.hold(JobName(job), reason, by, off_node=off_node)
+        self._record.write()
+        return held
 
     def resume_job(self, job: str, by: str) -> dict[str, Any]:
         """Let a job that a person holds have slots again."""
-        return self._operator.release(JobName(job), by)
+        released = self._operator.release(JobName(job), by)
+        self._record.write()
+        return released
 
     def freeze(self, reason: str) -> None:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
         self._operator.freeze(reason)
+        self._record.write()
 
     def unfreeze(self) -> None:
         """Decide again."""
         self._operator.unfreeze()
+        self._record.write()
 
     def drain_node(self, node: str, reason: str) -> None:
         """Have everything leave a node, in good order, and grant nothing there."""
         self._operator.drain(NodeId(node), reason)
+        self._record.write()
 
     def undrain_node(self, node: str) -> None:
         """Use a node again."""
         self._operator.undrain(NodeId(node))
+        self._record.write()
 
     def apply_config(self, config_json: str) -> dict[str, Any]:
         """Make the pool agree with a file; waits until it is journaled and the gateway was told."""
-        return self._config.apply_config(config_json)
+        applied = self._config.apply_config(config_json)
+        self._record.write()
+        return applied
 
     def create_key(self, grant: KeyGrant) -> dict[str, Any]:
         """Make an API key; every gateway takes it within a second."""

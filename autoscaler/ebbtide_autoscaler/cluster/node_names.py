@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ray
-
 MACHINE_LABEL = "ebbtide.io/machine"
 ELASTIC_LABEL = "ebbtide.io/elastic"  # "true" on nodes that Ray's autoscaler may start and take away
 
@@ -25,6 +23,8 @@ class Node:
 
 def cluster_nodes() -> tuple[Node, ...]:
     """The living nodes of the cluster that this process has joined."""
+    import ray  # noqa: PLC0415 - half a second, for which help and completion of `drain` and `logs` would wait
+
     return tuple(
         Node(
             str(entry["NodeID"]),

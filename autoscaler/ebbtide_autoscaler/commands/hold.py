@@ -10,7 +10,7 @@ from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, tell, user
-from ebbtide_autoscaler.commands.pool import POOL, join_pool, say
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 WAIT = click.option("--wait/--no-wait", default=True, help="Wait until it is done, which is the default; or return.")

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 PIECE_BYTES = 256 << 10  # at once, through Ray: a few thousand lines
 FILES_MAX = 40  # per selector, the newest ones
 
@@ -92,6 +89,8 @@ class LogReader:
     """The actor's class; see :func:`start_reader`."""
 
     def __init__(self) -> None:
+        import ray  # noqa: PLC0415 - half a second, for which help and completion of `logs` would wait
+
         context = ray.get_runtime_context()
         self._folder = Path(context.get_temp_dir()) / context.get_session_name() / "logs"
 
@@ -110,6 +109,9 @@ class LogReader:
 
 def start_reader(node: str) -> Any:
     """The handle of a reader on ``node`` (Ray's id) that ends with this process; returns at once."""
+    import ray  # noqa: PLC0415
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
     return (
         ray.remote(LogReader)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False))

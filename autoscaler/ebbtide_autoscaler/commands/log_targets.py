@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray._private.state import actors as ray_actors
-
-from ebbtide.agent.node_agent import agent_name
 from ebbtide.client.arbiter_link import ARBITER_NAME
 from ebbtide.pool.ids import SeatId, endpoint_of
 from ebbtide_autoscaler.cluster.node_names import Node, choose
@@ -48,6 +45,8 @@ class Actor:
 
 def actors() -> list[Actor]:
     """All actors that the cluster remembers."""
+    from ray._private.state import actors as ray_actors  # noqa: PLC0415 - Ray is half a second to import
+
     found = []
     for entry in ray_actors().values():
         address: Mapping[str, Any] = entry.get("Address") or {}
@@ -101,6 +100,8 @@ def _otherwise(
     nodes: Iterable[Node],
     shared_dir: Path,
 ) -> None:
+    from ebbtide.agent.node_agent import agent_name  # noqa: PLC0415 - Ray comes with it
+
     try:
         node = choose(name, list(nodes))
     except ValueError as error:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import ray
-from ray.exceptions import GetTimeoutError, RayError
 
 from ebbtide.cli.terminal.completion_names import complete_logs
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
@@ -21,7 +19,7 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide_autoscaler.cluster.node_names import Node, cluster_nodes
 from ebbtide_autoscaler.commands.log_reader import PIECE_BYTES, LogFile, Selector, start_reader
 from ebbtide_autoscaler.commands.log_targets import actors, targets
-from ebbtide_autoscaler.commands.pool import POOL, join_pool
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool
 
 READER_S = 30.0  # a new worker process: 1-2 s, more on a loaded machine
 FOLLOW_S = 0.5
@@ -52,6 +50,9 @@ class Readers:
 
     def ask(self, node: str, method: str, *args: object) -> Any:
         """Call a reader's method; None when its node does not answer."""
+        import ray  # noqa: PLC0415 - half a second, for which help and completion would wait
+        from ray.exceptions import GetTimeoutError, RayError  # noqa: PLC0415
+
         if node not in self._actors:
             self._actors[node] = start_reader(node)
         try:

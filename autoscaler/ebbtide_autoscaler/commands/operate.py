@@ -11,7 +11,7 @@ from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
 from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
-from ebbtide_autoscaler.commands.pool import POOL, join_pool, say
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
 

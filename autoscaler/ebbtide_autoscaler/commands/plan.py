@@ -11,10 +11,10 @@ import click
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
 from ebbtide.client.arbiter_link import ArbiterLink
-from ebbtide_autoscaler.commands.pool import POOL, join_pool, pending_changes, read_pool_file, say, show
+from ebbtide_autoscaler.commands.pool import pending_changes, read_pool_file, show
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.config_diff import conflicts
 from ebbtide_autoscaler.lifecycle.pool_presence import look_for
-from ebbtide_autoscaler.lifecycle.up import UpRefused, look_at_machine
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 AHEAD_MAX_S = 86_400.0  # the forecast looks four hours ahead, and what is beyond is as there
@@ -112,6 +112,8 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _compare(file: Path, as_json: bool) -> None:
+    from ebbtide_autoscaler.lifecycle.up import UpRefused, look_at_machine  # noqa: PLC0415 - Ray comes with it
+
     config = read_pool_file(file)
     standing = look_for(config.pool.name)
     found = pending_changes(config, standing)

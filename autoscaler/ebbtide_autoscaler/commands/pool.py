@@ -1,4 +1,7 @@
-"""``ebbtide up | down | env``."""
+"""``ebbtide up | down | env``.
+
+`lifecycle` is imported when it has something to do: Ray comes with it, and help and completion would wait for that.
+"""
 
 import os
 import shlex
@@ -12,7 +15,7 @@ import click
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
-from ebbtide.client.cluster_join import ClusterUnreachable, join
+from ebbtide.client.cluster_join import ClusterUnreachable
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, RecordUnreadable, home, load_cluster
 from ebbtide.config.checks.machine_checks import check, model_fault
 from ebbtide.config.loading.pool_file_loader import load_file
@@ -22,9 +25,8 @@ from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
-from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.lifecycle import down as take_down
-from ebbtide_autoscaler.lifecycle import up as bring_up
+from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
+from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
 from ebbtide_autoscaler.lifecycle.pool_lock import Busy, alone
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence, look_for
@@ -33,41 +35,6 @@ from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 ROLL_S = 3600.0  # a large model that is read from a slow disk, a few replicas in a row
 COLOURS = {"+": "green", "-": "red", "!": "red"}
 
-POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
-
-
-def the_pool(name: str | None) -> ClusterRecord:
-    """The record of a running pool.
-
-    Raises:
-        BadInput: there is none.
-    """
-    try:
-        return load_cluster(name)
-    except NoPool as error:
-        raise BadInput(str(error)) from error
-
-
-def join_pool(name: str | None) -> ClusterRecord:
-    """The same, and this process has joined its cluster.
-
-    Raises:
-        ClickException: nobody answers there.
-    """
-    record = the_pool(name)
-    try:
-        join(record)
-    except ClusterUnreachable as error:
-        raise CommandFailed(
-            f"{error}; if the cluster is lost, `ebbtide up {record.config_file}` restores it"
-        ) from error
-    return record
-
-
-def say(line: str) -> None:
-    """Progress goes to stderr, results to stdout."""
-    click.echo(line, err=True)
-
 
 def read_pool_file(file: Path) -> PoolFile:
     """A pool's file that is sound here.
@@ -75,6 +42,8 @@ def read_pool_file(file: Path) -> PoolFile:
     Raises:
         BadInput: it is not, or describes no pool.
     """
+    from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415 - see the first lines of this module
+
     loaded = load_file(file)
     check(loaded, environ=os.environ, starting=True)
     if loaded.config.is_submission:
@@ -84,6 +53,8 @@ def read_pool_file(file: Path) -> PoolFile:
 
 def pending_changes(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
     """What it changes in the pool, if that is up."""
+    from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415
+
     before = bring_up.in_force() if standing.state == "up" else None
     return changes(before, bring_up.as_json(config))
 
@@ -111,6 +82,8 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
     restarts; `ebbtide plan FILE` shows it beforehand. After the loss of the whole cluster it starts a new one, and
     endpoints and jobs come back from the shared directory.
     """
+    from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415
+
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
     given = None if file is None else read_pool_file(file)
@@ -147,12 +120,14 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
 @contextmanager
 def _alone(pool: str) -> Iterator[None]:
     """No other `up` or `down` of this pool meanwhile; what fails in here is an error of the command."""
+    from ebbtide_autoscaler.lifecycle.up import UpFailed  # noqa: PLC0415
+
     try:
         with terminated_is_interrupted(), alone(pool):
             yield
     except (ValueError, ClusterUnreachable, NoPool) as error:
         raise BadInput(str(error)) from error
-    except (bring_up.UpFailed, RayStartFailed, Busy, OSError) as error:
+    except (UpFailed, RayStartFailed, Busy, OSError) as error:
         raise CommandFailed(str(error)) from error
 
 
@@ -229,6 +204,8 @@ def down(pool: str | None, as_json: bool) -> None:
 
     What is on the shared directory stays: ledger, checkpoints, models. A pool that is down already stays so.
     """
+    from ebbtide_autoscaler.lifecycle import down as take_down  # noqa: PLC0415
+
     try:
         record = load_cluster(pool)
     except NoPool as error:

@@ -1,10 +1,6 @@
 """``ebbtide status``: the pool at a glance, once or live; from the ledger alone when the arbiter does not answer."""
 
-import threading
 import time
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,19 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide.cli.terminal.output import console, json_option, print_json
-from ebbtide.client.arbiter_link import ArbiterLink
-from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord
-from ebbtide.ledger.errors import LedgerError
-from ebbtide_autoscaler.cluster.local_cluster import runtime_dir
-from ebbtide_autoscaler.commands.pool import POOL, the_pool
-from ebbtide_autoscaler.core.observe.alerts import FreezeCause
-from ebbtide_autoscaler.core.observe.observation import Observation
-from ebbtide_autoscaler.journal.heartbeat import read_beat
-from ebbtide_autoscaler.journal.records import recover
-from ebbtide_autoscaler.service.pool_view import view
+from ebbtide_autoscaler.commands.status_source import age_words, glance, look
+from ebbtide_autoscaler.commands.target_pool import POOL, the_pool
+from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
 
-LEDGER_S = 5.0  # for reading it; a filesystem that needs longer hangs
+LOOK_EVERY_S = 0.5
 COLOURS = {
     "free": "dim",
     "leased": "green",
@@ -56,57 +45,29 @@ def status(pool: str | None, watch: bool, as_json: bool) -> None:
     if as_json:
         print_json(look(record))
     elif watch:
-        try:
-            with Live(render(look(record)), console=console(), refresh_per_second=4, screen=False) as live:
-                while True:
-                    time.sleep(0.5)
-                    live.update(render(look(record)))
-        except KeyboardInterrupt:
-            return
+        _watch(record)
     else:
-        console().print(render(look(record)))
+        console().print(_screen(look(record)))
 
 
-def look(record: ClusterRecord) -> dict[str, Any]:
-    """The status from the arbiter, or what the ledger says with the reason why the arbiter was not asked."""
-    why = "the arbiter does not answer (it may be starting again); everything that runs goes on, nothing moves"
+def _watch(record: ClusterRecord) -> None:
+    """First what lies on this machine, however old: until the arbiter answers, Ray is imported and joined."""
+    first = glance(record)
+    asking = Text(f"pool {record.pool}: its arbiter is asked, at {record.address}")
+    shown = asking if first is None else _screen(first)
     try:
-        join(record)
-        found: dict[str, Any] | None = ArbiterLink().call("status", timeout_s=5.0)
-    except ClusterUnreachable as error:
-        lost = f"if the cluster is lost, `ebbtide up {record.config_file}` restores it"
-        found, why = None, f"{error}; {lost}"
-    if found is not None:
-        return {**found, "gateway": record.gateway_url}
-    return {"pool": record.pool, "gateway": record.gateway_url, **_from_the_ledger(record, why)}
+        with Live(shown, console=console(), refresh_per_second=4, screen=False) as live:
+            live.refresh()
+            while True:
+                live.update(_screen(look(record)))
+                time.sleep(LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        return
 
 
-def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
-    """The last known state; a shared directory that hangs must not hang `status`, so it is read in a thread."""
-    read: Future[dict[str, Any]] = Future()
-
-    def work() -> None:
-        try:
-            past = recover(Path(record.shared_dir) / "ledger").state
-            read.set_result(view(past, Observation(started_s=time.time()), {}, time.time()))
-        except (LedgerError, OSError) as error:
-            read.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        known = read.result(timeout=LEDGER_S)
-    except FutureTimeout:
-        known, why = {}, f"{why}; and the shared directory {record.shared_dir} does not answer within {LEDGER_S:g} s"
-    except (LedgerError, OSError) as error:
-        known, why = {}, f"{why}; and the ledger cannot be read: {error}"
-    beat = read_beat(runtime_dir(record.pool))
-    arbiter = {
-        "frozen": why,
-        "frozen_since_s": beat.at_s if beat is not None else None,  # its last sign of life
-        "frozen_by": "",
-        "epoch": beat.epoch if beat is not None else None,
-    }
-    return {"arbiter": arbiter, "notices": [], **known}
+def _screen(found: dict[str, Any]) -> RenderableType:
+    age = age_words(found)
+    return Group(render(found), Text(f"\n{age}", style="dim")) if age else render(found)
 
 
 def render(found: dict[str, Any]) -> RenderableType:

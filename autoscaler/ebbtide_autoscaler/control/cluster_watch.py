@@ -56,6 +56,11 @@ def cluster_name() -> str:
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
+def cluster_address() -> str:
+    """Of the GCS of the cluster that this process belongs to, host:port; "" outside of one."""
+    return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else ""
+
+
 def load_train(shared_dir: str) -> JobActuator:
     """The port of training that the installed packages offer; one that can do nothing if there is none."""
     for entry in entry_points(group="ebbtide.actuators", name="train"):

@@ -21,7 +21,7 @@ MODULES = (
     *("ebbtide_autoscaler.actor.arbiter", "ebbtide_autoscaler.commands.pool", "ebbtide_autoscaler.commands.registry"),
     *(
         "ebbtide_serve.actuator",
-        "ebbtide_serve.commands",
+        "ebbtide_serve.commands.keys",
         "ebbtide_serve.gateway.deployment",
         "ebbtide_serve.replica.deployment",
     ),

@@ -1,54 +1,81 @@
 """``ebbtide``: the group of all commands. Exit 0 = done, 1 = failed, 2 = bad input.
 
-Every command is imported when it is asked for: ours by its name, those of other rooms only when the list of all is
-wanted or a name is not one of ours. So `validate` and `schema` stay fast and need no Ray; and while a shell completes,
-stand-ins take the place of the other rooms' commands.
+The names and the first lines of all commands come from registries that import nothing; a command itself is imported
+when it is asked for. So no command waits for what only others need: Ray takes seconds to import.
 """
 
-import os
-from collections.abc import Mapping
-from importlib import import_module
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 import click
+from click.shell_completion import CompletionItem
 
-from ebbtide.cli.command_plugins import GROUP, RoomCommands, load_room_commands
-from ebbtide.cli.stub_commands import COMPLETE_VARIABLE, STAND_INS
-from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.cli import own_commands
+from ebbtide.cli.command_plugins import GROUP, CommandMissing, list_room_commands, load_command
+from ebbtide.cli.listed_command import ListedCommand, Section
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import print_problems, warn
 from ebbtide.config.errors import ConfigErrors
-
-OWN: Mapping[str, str] = {
-    "checkpoints": "ebbtide.cli.commands.checkpoints:checkpoints",
-    "completion": "ebbtide.cli.commands.completion:completion",
-    "doctor": "ebbtide.cli.commands.doctor:doctor",
-    "events": "ebbtide.cli.commands.event_history:events",
-    "models": "ebbtide.cli.commands.models:models",
-    "schema": "ebbtide.cli.commands.schema:schema",
-    "validate": "ebbtide.cli.commands.validate:validate",
-    "why": "ebbtide.cli.commands.event_history:why",
-}
-"""The commands of this package, by where they are."""
+from ebbtide.config.suggestions import nearest
 
 
 class Ebbtide(click.Group):
-    """A group that also holds the commands of other rooms, and turns bad configuration into exit code 2."""
+    """A group of listed commands; bad configuration becomes exit code 2."""
 
-    _rooms: RoomCommands | None = None
+    @cached_property
+    def listed(self) -> dict[str, ListedCommand]:
+        """All commands by name, section by section; says on stderr which rooms' are missing, and why."""
+        own = {command.name: command for command in own_commands.COMMANDS}
+        rooms = list_room_commands(entry_points(group=GROUP), taken=own)
+        for fault in rooms.faults:
+            warn(fault)
+        found = sorted({**rooms.listed, **own}.values(), key=lambda command: command.position)
+        return {command.name: command for command in found}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names; says on stderr which rooms' commands are missing, and why."""
-        others = STAND_INS if COMPLETE_VARIABLE in os.environ else self._room_commands().commands
-        return sorted({*OWN, *self.commands, *others})
+        """All names, section by section."""
+        return list(self.listed)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Our own command, else that of another room."""
-        if cmd_name in OWN and cmd_name not in self.commands:
-            module, _, name = OWN[cmd_name].partition(":")
-            self.add_command(getattr(import_module(module), name))
-        if COMPLETE_VARIABLE in os.environ and cmd_name in STAND_INS:
-            return STAND_INS[cmd_name]
-        return self.commands.get(cmd_name) or self._room_commands().commands.get(cmd_name)
+        """The command itself, imported now.
+
+        Raises:
+            CommandFailed: it is listed and cannot be imported.
+        """
+        own = {command.name: command for command in own_commands.COMMANDS}
+        listed = own.get(cmd_name) or self.listed.get(cmd_name)  # ours are there, whatever becomes of the rooms
+        if listed is None:
+            return None
+        try:
+            return load_command(listed)
+        except CommandMissing as error:
+            if ctx.resilient_parsing:  # a shell completes: nothing is offered, and nothing said
+                return None
+            raise CommandFailed(str(error)) from error
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, and a wrong name is told which right one is near."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            near = nearest(name, self.listed)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A table for each section."""
+        for section in Section:
+            rows = [(one.name, one.help) for one in self.listed.values() if one.section is section]
+            if rows:
+                with formatter.section(section.value):
+                    width = max(map(len, self.listed))  # the same in all sections, so that their texts align
+                    formatter.write_dl([(name.ljust(width), help_line) for name, help_line in rows])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names from the registries: click's own way would import every command that fits."""
+        names = [CompletionItem(n, help=one.help) for n, one in self.listed.items() if n.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; a wrong file is printed problem by problem."""
@@ -57,13 +84,6 @@ class Ebbtide(click.Group):
         except ConfigErrors as error:
             print_problems(error.problems)
             raise click.exceptions.Exit(BadInput.exit_code) from error
-
-    def _room_commands(self) -> RoomCommands:
-        if self._rooms is None:
-            self._rooms = load_room_commands(entry_points(group=GROUP), taken={*OWN, *self.commands})
-            for fault in self._rooms.faults:
-                warn(fault)
-        return self._rooms
 
 
 def ebbtide_version() -> str:

@@ -2,14 +2,13 @@
 
 Every call has a deadline and answers ``None`` when nobody answered: the caller goes on with what it knew ("fail
 static", docs/promises.md) and asks again. A call that the arbiter refused on purpose (``ValueError``) does raise.
+
+Ray is imported by the first call: it takes half a second, for which help and completion of a command would wait.
 """
 
 import asyncio
 import threading
 from typing import Any
-
-import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 ARBITER_NAME = "arbiter"
 NAMESPACE = "ebbtide"  # of every process of ours: Ray keeps the names of actors and fences per namespace
@@ -27,6 +26,9 @@ class ArbiterLink:
 
     def handle(self) -> Any:
         """The actor handle, or None while no arbiter is registered under the name."""
+        import ray  # noqa: PLC0415 - see the first lines of this module
+        from ray.exceptions import RayError  # noqa: PLC0415
+
         with self._lock:
             if self._handle is None:
                 try:
@@ -41,6 +43,9 @@ class ArbiterLink:
         Raises:
             ValueError: the arbiter refused; its message says why.
         """
+        import ray  # noqa: PLC0415
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError  # noqa: PLC0415
+
         handle = self.handle()
         if handle is None:
             return None
@@ -54,6 +59,8 @@ class ArbiterLink:
 
     async def acall(self, method: str, *args: object, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """:meth:`call` for coroutines."""
+        from ray.exceptions import RayActorError, RayTaskError  # noqa: PLC0415
+
         handle = self.handle()
         if handle is None:
             return None
@@ -76,6 +83,10 @@ class ArbiterLink:
             self._handle = None
 
 
-def _refusal(error: RayTaskError) -> Exception:
-    cause = error.cause
-    return cause if isinstance(cause, ValueError) else error
+def _refusal(error: Any) -> Exception:
+    """Why a call failed, of a ``RayTaskError``."""
+    cause: object = error.cause
+    if isinstance(cause, ValueError):
+        return cause
+    failed: Exception = error
+    return failed

@@ -1,11 +1,11 @@
-"""Joining the pool's Ray cluster as a driver, with a deadline and an error that says what to do."""
+"""Joining the pool's Ray cluster as a driver, with a deadline and an error that says what to do.
+
+Ray is imported when one joins: it takes half a second, for which help and completion of a command would wait.
+"""
 
 import signal
 import socket
 import threading
-
-import ray
-from ray.exceptions import RayError
 
 from ebbtide.client.arbiter_link import NAMESPACE
 from ebbtide.client.cluster_record import ClusterRecord
@@ -25,6 +25,9 @@ def join(record: ClusterRecord) -> None:
     Raises:
         ClusterUnreachable: the address is dead or foreign.
     """
+    import ray  # noqa: PLC0415 - see the first lines of this module
+    from ray.exceptions import RayError  # noqa: PLC0415
+
     if ray.is_initialized():
         return
     require_listener(record.address)

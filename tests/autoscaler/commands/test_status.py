@@ -13,8 +13,10 @@ from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import Body, Event, JobSubmitted, NodeFound
 from ebbtide.pool.ids import NodeId, RecordId
-from ebbtide_autoscaler.commands import status as command_status
-from ebbtide_autoscaler.commands.status import look, render
+from ebbtide_autoscaler.commands import status_source
+from ebbtide_autoscaler.commands.status import render
+from ebbtide_autoscaler.commands.status_source import look
+from ebbtide_autoscaler.journal import records
 from ebbtide_autoscaler.journal.records import Journal, Recovered
 from tests.autoscaler.closed_loop import a_job
 
@@ -64,9 +66,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterRecord:
     bodies: tuple[Body, ...] = (NodeFound(NodeId("n"), 0), JobSubmitted(a_job(), "i"))
     journal.write([Event(RecordId(f"1.{n}"), time.time(), None, body) for n, body in enumerate(bodies)]).result(20)
     journal.close()
-    monkeypatch.setattr(command_status, "join", lambda record: None)
-    monkeypatch.setattr(command_status, "ArbiterLink", Nobody)
-    monkeypatch.setattr(command_status, "runtime_dir", lambda pool: tmp_path)
+    monkeypatch.setattr(status_source, "join", lambda record: None)
+    monkeypatch.setattr(status_source, "ArbiterLink", Nobody)
+    monkeypatch.setattr(status_source, "runtime_dir", lambda pool: tmp_path)
     fields: dict[str, Any] = dict.fromkeys(ClusterRecord.__dataclass_fields__, "")
     return ClusterRecord(**fields | {"pool": "p", "shared_dir": str(tmp_path), "config_file": "pool.yaml"})
 
@@ -81,7 +83,7 @@ def test_a_lost_cluster_is_told_with_the_way_back(record: ClusterRecord, monkeyp
     def fails(_record: ClusterRecord) -> None:
         raise ClusterUnreachable("nobody answers at 127.0.0.1:6379")
 
-    monkeypatch.setattr(command_status, "join", fails)
+    monkeypatch.setattr(status_source, "join", fails)
     found = read(look(record))
     assert "nobody answers at 127.0.0.1:6379; if the cluster is lost, `ebbtide up pool.yaml` restores it" in found
 
@@ -91,8 +93,8 @@ def test_a_shared_directory_that_hangs_too_hangs_nobody(record: ClusterRecord, m
         time.sleep(3)
         raise OSError("it gives up in the end, and nobody listens any more")
 
-    monkeypatch.setattr(command_status, "recover", hangs)
-    monkeypatch.setattr(command_status, "LEDGER_S", 0.2)
+    monkeypatch.setattr(records, "recover", hangs)
+    monkeypatch.setattr(status_source, "LEDGER_S", 0.2)
     began_s = time.monotonic()
     assert "does not answer within 0.2 s" in read(look(record))
     assert time.monotonic() - began_s < 2.5

@@ -8,8 +8,8 @@ from subprocess import run
 import pytest
 from click.testing import CliRunner
 
+from ebbtide.cli.commands.completion import COMPLETE_VARIABLE
 from ebbtide.cli.main import cli
-from ebbtide.cli.stub_commands import COMPLETE_VARIABLE
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

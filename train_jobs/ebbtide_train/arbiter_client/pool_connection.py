@@ -4,8 +4,6 @@ import os
 import time
 from typing import Any
 
-import ray
-
 from ebbtide.client.arbiter_link import NAMESPACE, ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, require_listener
 from ebbtide.client.cluster_record import NoPool, load_cluster
@@ -26,6 +24,8 @@ def connect() -> ArbiterLink:
     Raises:
         NoArbiter: no cluster is known, or nobody answers there.
     """
+    import ray  # noqa: PLC0415 - half a second, for which help and completion of `submit` would wait
+
     if not ray.is_initialized():
         address = os.environ.get(ADDRESS_VARIABLE) or os.environ.get("RAY_ADDRESS")
         try:

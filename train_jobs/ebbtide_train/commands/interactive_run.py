@@ -6,10 +6,9 @@ import re
 import secrets
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from ray.job_submission import JobSubmissionClient
 
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
@@ -19,10 +18,12 @@ from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_train.arbiter_client.state_lines import job_view
 from ebbtide_train.interactive.session_folder import SessionFolder
-from ebbtide_train.submission.dashboard import job_service
 from ebbtide_train.submission.interactive_job import follow, hand_over
 from ebbtide_train.submission.interactive_request import GRACE_S, Request
 from ebbtide_train.submission.training_job import OVER, Standing, Submitted, watch
+
+if TYPE_CHECKING:  # Ray takes half a second to import, for which help and completion would wait
+    from ray.job_submission import JobSubmissionClient
 
 
 # What comes after COMMAND's first word is COMMAND's, even if an option of ours has the same name.
@@ -109,7 +110,9 @@ def _joined(pool: str | None) -> ClusterRecord:
     return record
 
 
-def _service(record: ClusterRecord) -> JobSubmissionClient:
+def _service(record: ClusterRecord) -> "JobSubmissionClient":
+    from ebbtide_train.submission.dashboard import job_service  # noqa: PLC0415 - as above
+
     adopt(record.env)  # the token goes into the client's headers when it is made
     try:
         return job_service(record.dashboard_url)
@@ -118,7 +121,7 @@ def _service(record: ClusterRecord) -> JobSubmissionClient:
 
 
 def _watch(
-    service: JobSubmissionClient, link: ArbiterLink, submitted: Submitted, place: SessionFolder, *, detach: bool
+    service: "JobSubmissionClient", link: ArbiterLink, submitted: Submitted, place: SessionFolder, *, detach: bool
 ) -> Standing:
     if detach:
         return watch(service, link, submitted, say=_say)

@@ -3,10 +3,9 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from ray.job_submission import JobSubmissionClient
 
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
@@ -19,9 +18,11 @@ from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide_train.arbiter_client.state_lines import aside_lines, job_view
-from ebbtide_train.submission.dashboard import job_service
 from ebbtide_train.submission.job_selection import pick
 from ebbtide_train.submission.training_job import OVER, Standing, Submitted, submit, watch
+
+if TYPE_CHECKING:  # Ray takes half a second to import, for which help and completion would wait
+    from ray.job_submission import JobSubmissionClient
 
 LOG_TAIL_LINES = 20
 
@@ -79,7 +80,7 @@ def _facts(submitted: Submitted, now: Standing | None) -> dict[str, Any]:
     }
 
 
-def _end(service: JobSubmissionClient, submitted: Submitted, now: Standing | None) -> None:
+def _end(service: "JobSubmissionClient", submitted: Submitted, now: Standing | None) -> None:
     if now is None or now.ray_status not in OVER or now.ray_status == "SUCCEEDED":
         return
     tail = "\n".join(service.get_job_logs(submitted.submission_id).splitlines()[-LOG_TAIL_LINES:])
@@ -98,7 +99,9 @@ def _pool_of(config: PoolFile) -> ClusterRecord:
     return record
 
 
-def _service(record: ClusterRecord) -> JobSubmissionClient:
+def _service(record: ClusterRecord) -> "JobSubmissionClient":
+    from ebbtide_train.submission.dashboard import job_service  # noqa: PLC0415 - as above
+
     adopt(record.env)  # the token goes into the client's headers when it is made
     try:
         # A cluster that `up` joined has no dashboard on record, but knows where its own is.
@@ -107,7 +110,7 @@ def _service(record: ClusterRecord) -> JobSubmissionClient:
         raise CommandFailed(f"Ray's job service {record.dashboard_url} does not answer: {error}") from error
 
 
-async def _stream(service: JobSubmissionClient, submission_id: str, *, as_json: bool) -> None:
+async def _stream(service: "JobSubmissionClient", submission_id: str, *, as_json: bool) -> None:
     async for part in service.tail_job_logs(submission_id):
         click.echo(part, nl=False, err=as_json)
 

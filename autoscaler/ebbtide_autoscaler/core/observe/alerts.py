@@ -5,24 +5,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.rules.drain import let_go
 from ebbtide.pool.state import PoolState
+from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause as FreezeCause  # others ask for it here
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.core.observe.traffic import GATEWAY_FRESH_S
 
 AGENT_SILENT_S = 5.0  # agents report once a second and at every change
-
-
-class FreezeCause(StrEnum):
-    """What keeps a pool from moving."""
-
-    PERSON = "person"
-    LEDGER = "ledger"
-    PROMISE = "promise"
-    START = "start"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,14 @@
-"""``ebbtide checkpoints``: what a job has committed, whether it is whole, and a copy of it for other tools."""
+"""``ebbtide checkpoints``: what a job has committed, whether it is whole, and a copy of it for other tools.
+
+What reads checkpoints is imported when it has something to do: torch comes with it, which takes two seconds to import,
+and help and completion would wait for that.
+"""
 
 import getpass
 import re
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 from rich.filesize import decimal
@@ -15,16 +20,15 @@ from ebbtide.cli.terminal.transfer_bar import TransferBar
 from ebbtide.ledger.errors import LedgerUnusable
 from ebbtide.ledger.reader import identity, survey
 from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
-from ebbtide.storage.checkpoints.dcp.dcp_export import export as write
-from ebbtide.storage.checkpoints.manager.checkpoint_manager import Listed, RunCheckpoints
-from ebbtide.storage.checkpoints.manager.resume_decision import resume_from
-from ebbtide.storage.checkpoints.manager.verification import verify as damage_of
 from ebbtide.storage.checkpoints.run_directory.run_paths import DECISIONS, CheckpointId, RunPaths, run_paths
 from ebbtide.storage.checkpoints.run_directory.run_ports import TrainingPorts, run_leases
 from ebbtide.storage.checkpoints.run_directory.run_survey import newest_of
 from ebbtide.storage.leases.object_leases import this_process
 from ebbtide.storage.objects.store_limits import limits_of
 from ebbtide.system.interrupts import terminated_is_interrupted
+
+if TYPE_CHECKING:
+    from ebbtide.storage.checkpoints.manager.checkpoint_manager import Listed, RunCheckpoints
 
 
 @click.group()
@@ -49,12 +53,12 @@ def list_(*, job: str, where: StoreOptions, as_json: bool) -> None:
     print_table(("CHECKPOINT", "SIZE", "COMMITTED", "COUNTS", ""), [_cells(one) for one in found])
 
 
-def _row(one: Listed) -> dict[str, object]:
+def _row(one: "Listed") -> dict[str, object]:
     about = None if one.about is None else asdict(one.about)
     return {**asdict(one), "id": str(one.id), "epoch": one.id.epoch, "step": one.id.step, "about": about}
 
 
-def _cells(one: Listed) -> tuple[object, ...]:
+def _cells(one: "Listed") -> tuple[object, ...]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.written_s)) if one.written_s else ""
     size = decimal(one.size_bytes) if one.size_bytes else ""
     counts = "yes" if one.counts else "no: its gang was replaced"
@@ -69,6 +73,8 @@ def _cells(one: Listed) -> tuple[object, ...]:
 @click.pass_context
 def verify(ctx: click.Context, *, job: str, which: str | None, where: StoreOptions, as_json: bool) -> None:
     """Read a checkpoint of JOB and compare every chunk with its hashes. Exit code 1: it is damaged."""
+    from ebbtide.storage.checkpoints.manager.verification import verify as damage_of  # noqa: PLC0415 - see above
+
     with as_command_error():
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
@@ -94,6 +100,8 @@ def use(*, job: str, which: str, where: StoreOptions, as_json: bool) -> None:
 
     For a job whose newest checkpoint is damaged. Refused if the chosen one is damaged too, or while the job runs.
     """
+    from ebbtide.storage.checkpoints.manager.resume_decision import resume_from  # noqa: PLC0415
+
     with as_command_error():
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
@@ -118,6 +126,8 @@ def export(*, job: str, destination: str, which: str | None, where: StoreOptions
 
     Every chunk is checked while it is read, and nothing is overwritten. The job may run meanwhile.
     """
+    from ebbtide.storage.checkpoints.dcp.dcp_export import export as write  # noqa: PLC0415
+
     with as_command_error(), terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
         paths = _paths(where, job)
         wanted = _wanted(paths, which)
@@ -175,7 +185,9 @@ def _wanted(paths: RunPaths, which: str | None) -> CheckpointId:
     return newest
 
 
-def _checkpoints(paths: RunPaths, kind: TrafficClass = TrafficClass.SCRUB) -> RunCheckpoints:
+def _checkpoints(paths: RunPaths, kind: TrafficClass = TrafficClass.SCRUB) -> "RunCheckpoints":
+    from ebbtide.storage.checkpoints.manager.checkpoint_manager import RunCheckpoints  # noqa: PLC0415
+
     transport = FirstUse(paths.directory, kind, limits_of(paths.shared_dir).bytes_per_s)
     return RunCheckpoints(
         paths,

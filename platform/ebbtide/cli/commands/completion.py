@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from ebbtide.cli.stub_commands import COMPLETE_VARIABLE
+COMPLETE_VARIABLE = "_EBBTIDE_COMPLETE"  # the name that click looks for, made from the program's
 
 
 @click.command()

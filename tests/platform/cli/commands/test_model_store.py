@@ -11,8 +11,8 @@ import click
 import pytest
 
 from ebbtide.cli.commands import model_store
+from ebbtide.cli.commands.completion import COMPLETE_VARIABLE
 from ebbtide.cli.commands.model_store import FirstUse, StoreOptions, as_command_error, complete_models, open_store
-from ebbtide.cli.stub_commands import COMPLETE_VARIABLE
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.config.sections.storage_section import StorageSection

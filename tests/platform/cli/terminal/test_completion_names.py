@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from subprocess import run
 
-import click
 import pytest
 from click.testing import CliRunner
 
+from ebbtide.cli.commands.completion import COMPLETE_VARIABLE
 from ebbtide.cli.main import cli
-from ebbtide.cli.stub_commands import COMPLETE_VARIABLE, STAND_INS
 from ebbtide.cli.terminal.completion_names import known_names
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.client.messages import KeyGrant
@@ -119,37 +118,3 @@ def test_what_is_offered_is_taken(pool: Path, command: str) -> None:
         assert json.loads(done.stdout)
     assert CliRunner().invoke(cli, [command, NODE[:3]]).exit_code == 2
     assert CliRunner().invoke(cli, [command, "cd" * 4]).exit_code == 2
-
-
-@pytest.mark.parametrize("name", sorted(STAND_INS))
-def test_a_stand_in_offers_what_the_real_command_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(COMPLETE_VARIABLE, raising=False)
-    real = cli.get_command(click.Context(cli), name)
-    assert real is not None, f"there is no command {name}"
-
-    _same(STAND_INS[name], real)
-
-
-def _same(stand_in: click.Command, real: click.Command) -> None:
-    def options(command: click.Command) -> set[str]:
-        return {
-            option
-            for param in command.params
-            if isinstance(param, click.Option)
-            for option in (*param.opts, *param.secondary_opts)
-        }
-
-    assert options(stand_in) == options(real)
-    counts = [[isinstance(p, click.Argument) for p in one.params].count(True) for one in (stand_in, real)]
-    assert counts[0] == counts[1]
-    if isinstance(real, click.Group):
-        assert isinstance(stand_in, click.Group) and set(stand_in.commands) == set(real.commands)
-        for name, command in real.commands.items():
-            _same(stand_in.commands[name], command)
-
-
-def test_every_command_of_the_other_rooms_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(COMPLETE_VARIABLE, raising=False)
-    real = set(cli.list_commands(click.Context(cli)))
-    monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
-    assert set(cli.list_commands(click.Context(cli))) == real

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide_serve import commands
+from ebbtide_serve.commands import keys as keys_command
 
 
 class Arbiter:
@@ -29,9 +29,9 @@ class Arbiter:
 @pytest.fixture
 def arbiter(monkeypatch: pytest.MonkeyPatch) -> Arbiter:
     arbiter = Arbiter()
-    monkeypatch.setattr(commands, "load_cluster", lambda pool: pool)
-    monkeypatch.setattr(commands, "join", lambda record: None)
-    monkeypatch.setattr(commands, "ArbiterLink", lambda: arbiter)
+    monkeypatch.setattr(keys_command, "load_cluster", lambda pool: pool)
+    monkeypatch.setattr(keys_command, "join", lambda record: None)
+    monkeypatch.setattr(keys_command, "ArbiterLink", lambda: arbiter)
     return arbiter
 
 
@@ -40,7 +40,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(arbiter: Arbiter) -> Run:
-    return lambda *words: CliRunner().invoke(commands.keys, words)
+    return lambda *words: CliRunner().invoke(keys_command.keys, words)
 
 
 def test_create_prints_the_secret_once_alone_on_stdout_and_sends_only_its_digest(run: Run, arbiter: Arbiter) -> None:

@@ -1,4 +1,4 @@
-"""The commands that this room adds to ``ebbtide``: API keys."""
+"""``ebbtide keys``: API keys of the gateway."""
 
 import re
 import secrets
@@ -161,6 +161,3 @@ def _ask(pool: str | None, method: str, *args: object) -> Any:
     if answer is None:
         raise CommandFailed("the arbiter does not answer; keys stay as they are. See `ebbtide status`")
     return answer
-
-
-COMMANDS = (keys,)

@@ -1,0 +1,1 @@
+"""The commands of serving: API keys of the gateway."""
