@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebbtide.cli.terminal.completion_names import complete_files
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import leave_stdout, print_json, print_problems, print_table, warn
 from ebbtide.config.errors import ConfigErrors
@@ -73,13 +74,24 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("config", type=_FILE)
-@click.option("--serving", type=_Trace(), multiple=True, help="Requests or rates; times the factor.")
 @click.option(
-    "--jobs", type=_Trace("FILE[:share[:from_day]]"), multiple=True, help="Jobs, of which that share is kept."
+    "--serving",
+    type=_Trace(),
+    multiple=True,
+    shell_complete=complete_files,
+    help="Requests or rates; times the factor.",
+)
+@click.option(
+    "--jobs",
+    type=_Trace("FILE[:share[:from_day]]"),
+    multiple=True,
+    shell_complete=complete_files,
+    help="Jobs, of which that share is kept.",
 )
 @click.option(
     "--ledger",
     type=_Trace("FOLDER[:factor[:from_day]]"),
+    shell_complete=complete_files,
     help="A pool's recorded ledger instead, its demand times the factor.",
 )
 @click.option("--policies", default="all", show_default=True, help="Names with commas, as the table has them.")

@@ -82,9 +82,20 @@ class FakeLoop:
         raise NotImplementedError
 
 
+class RecordCount:
+    """In place of the record of the status: how often it was written."""
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def write(self) -> None:
+        self.written += 1
+
+
 def an_arbiter(loop: Any) -> Any:
-    found = Arbiter.__new__(Arbiter)
+    found: Any = Arbiter.__new__(Arbiter)
     found._loop = loop
+    found._record = RecordCount()
     found._serve(loop)
     return found
 

@@ -25,7 +25,10 @@ from ebbtide.system.process import boot_id, is_alive, started_ticks
 FORMAT = 1
 EVERY_S = 1.0
 CHANGE_S = 0.1  # half a tick: how soon a change is in it
-COST_MOST = 0.01  # of a core: a status that takes long to make, of thousands of slots, is written more seldom
+COST_MOST = 0.01  # of a core: a status that takes long to make is written more seldom
+# A status of 64 slots takes 2 ms to make and write, of 1,000 slots 42 ms (`benchmarks.commands`). From here on it would
+# be old whenever it is read, and the loop would wait for the interpreter: the arbiter is asked then.
+DEAR_S = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +129,7 @@ class StatusRecorder:
         self._folder, self._subject, self._status, self._version = folder, subject, status, version
         self._lock = threading.Lock()
         self._failed = False
+        self._dear = False
 
     def start(self) -> None:
         """Write it from now on, until this process ends: after every change, and once a second."""
@@ -137,6 +141,9 @@ class StatusRecorder:
     def write(self) -> None:
         """Write it now. What a person has asked for is in it before the answer: the next `status` must show it."""
         with self._lock:  # guard: a record that was made later is never replaced by an earlier one
+            if self._dear:
+                return
+            before_s = time.thread_time()
             try:
                 made_s = _since_boot_s()
                 write_record(self._folder, self._subject, self._status(), since_boot_s=made_s)
@@ -145,9 +152,13 @@ class StatusRecorder:
                 if not self._failed:
                     log.warning("the status cannot be left in %s: %r", self._folder, error)
                 self._failed = True
+            if time.thread_time() - before_s > DEAR_S:
+                self._dear = True
+                record_file(self._folder).unlink(missing_ok=True)
+                log.info("the status of this pool takes long to make, and is told to those who ask only")
 
     def _run(self) -> None:
-        while True:
+        while not self._dear:
             seen, before_s, began_s = self._version(), time.thread_time(), time.monotonic()
             self.write()
             time.sleep(pause_s(time.thread_time() - before_s))

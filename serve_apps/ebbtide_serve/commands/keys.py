@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ebbtide.cli.terminal.completion_names import complete_keys
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json, print_table
 from ebbtide.client.arbiter_link import ArbiterLink
@@ -22,7 +23,8 @@ CALL_S = 15.0  # the change is journaled first; while the ledger hangs the arbit
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 POOL = click.option("--pool", default=None, help="Name of the pool; default: the one brought up last.")
-NAME = click.argument("name")
+NEW_NAME = click.argument("name")
+NAME = click.argument("name", shell_complete=complete_keys)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg] # generic in newer versions of click only
@@ -44,7 +46,7 @@ def keys() -> None:
 
 
 @keys.command()
-@NAME
+@NEW_NAME
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(sorted(SCOPES)), help="Default: inference.")
 @click.option("--endpoint", "endpoints", multiple=True, help="May use only this endpoint; repeatable. Default: all.")
 @click.option("--rpm", type=click.IntRange(1, 2**53), help="Requests per minute.")

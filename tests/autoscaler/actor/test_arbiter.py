@@ -37,6 +37,18 @@ def test_a_freeze_is_taken_once_and_ended_once(loop: FakeLoop) -> None:
         arbiter.unfreeze()
 
 
+def test_what_a_person_asked_for_is_in_the_record_of_the_status_before_the_answer(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    for number, (method, arguments) in enumerate(
+        [("freeze", ("r",)), ("unfreeze", ()), ("drain_node", (N, "r")), ("undrain_node", (N,))], start=1
+    ):
+        getattr(arbiter, method)(*arguments)
+        assert arbiter._record.written == number, method
+    with pytest.raises(ValueError, match="not frozen"):
+        arbiter.unfreeze()
+    assert arbiter._record.written == 4, "what is refused has changed nothing"
+
+
 def test_a_node_is_drained_for_a_reason_that_may_be_said_better_and_given_back(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
     arbiter.drain_node(N, "disk")

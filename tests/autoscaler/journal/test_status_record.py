@@ -235,3 +235,20 @@ def test_drafts_of_killed_arbiters_are_removed(tmp_path: Path) -> None:
 def test_a_status_that_costs_much_is_written_seldom() -> None:
     assert status_record.pause_s(0.0) == status_record.pause_s(0.0005) == 0.1, "a small pool's"
     assert status_record.pause_s(0.05) == pytest.approx(5.0), "1 % of a core"
+
+
+def test_a_status_that_takes_too_long_to_make_is_left_no_more(tmp_path: Path) -> None:
+    made = []
+
+    def status() -> dict[str, Any]:
+        made.append(1)
+        end_s = time.thread_time() + status_record.DEAR_S + 0.01
+        while time.thread_time() < end_s:
+            pass
+        return STATUS
+
+    kept = recorder(tmp_path, status, lambda: None)
+    kept.start()
+    until(lambda: bool(made) and not record_file(tmp_path).exists() and not list(tmp_path.glob(".status.*")))
+    kept.write()
+    assert len(made) == 1 and told(tmp_path) == {}

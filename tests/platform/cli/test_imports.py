@@ -4,8 +4,10 @@ Seconds are measured by `benchmarks.commands`; here it is what is imported, whic
 """
 
 import os
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import run
 
@@ -60,19 +62,20 @@ jobs:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The environment of a user whose pool has left its status on this machine a moment ago."""
-    env = {"EBBTIDE_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+    pool = f"record{os.getpid()}"
+    env = {"EBBTIDE_HOME": str(tmp_path / "home")}
     monkeypatch.setenv("EBBTIDE_HOME", env["EBBTIDE_HOME"])
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    record = ClusterRecord("p", "127.0.0.1:1", "", "http://h", str(tmp_path / "shared"), "")
+    record = ClusterRecord(pool, "127.0.0.1:1", "", "http://h", str(tmp_path / "shared"), "")
     save_cluster(record)
-    folder = runtime_dir("p")
+    folder = runtime_dir(pool)
     folder.mkdir(parents=True)
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     subject = subject_of(record.pool, record.shared_dir, record.address)
-    write_record(folder, subject, {"pool": "p", "arbiter": {"epoch": 7, "frozen": ""}}, since_boot_s=now_s)
-    return env
+    write_record(folder, subject, {"pool": pool, "arbiter": {"epoch": 7, "frozen": ""}}, since_boot_s=now_s)
+    yield env
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("words", ["", "--help", "--version", "schema", "completion bash", "statsu", "up --help"])

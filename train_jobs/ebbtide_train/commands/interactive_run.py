@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebbtide.cli.terminal.completion_names import complete_files
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # Ray takes half a second to import, for which help and compl
 
 # What comes after COMMAND's first word is COMMAND's, even if an option of ours has the same name.
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--name", default=None, help="Name of the session. Default: made of the command's.")
 @click.option("--gpus", default=1, show_default=True, help="GPUs; one for now.")
 @click.option("--detach", is_flag=True, help="Return as soon as it runs.")

@@ -98,6 +98,11 @@ def _short(name: str, kind: str) -> str:
     return name
 
 
+def complete_files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, as the shell itself completes them; for what is a file and something more."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 complete_jobs = _completer("job")
 complete_nodes = _completer("node")
 complete_keys = _completer("key")

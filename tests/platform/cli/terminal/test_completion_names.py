@@ -64,6 +64,8 @@ def test_every_kind_of_name_is_known(pool: Path) -> None:
         ("events ch", {"chat", "chat/0"}),
         ("logs ", {"arbiter", "gateway", "train", "chat", "chat/0", NODE[:8]}),
         ("keys revoke ", {"alice"}),
+        ("keys rotate ", {"alice"}),
+        ("keys create ", {""}),  # a new name: none that is there
         ("dr", {"drain"}),
         ("drain --no", {"--no-wait"}),
     ],
