@@ -68,8 +68,9 @@ def read_record(folder: Path, subject: RecordSubject) -> RecordedStatus | None:
                 return None
             found = json.loads(file.read())
         told = (found["format"], found["pool"], found["shared_dir"], found["port"], found["boot"])
-        if told != (FORMAT, subject.pool, subject.shared_dir, subject.port, boot_id()):
-            return None  # guard: a record of another pool, cluster or boot does not count
+        mine = (FORMAT, subject.pool, subject.shared_dir, subject.port, boot_id())
+        if told != mine:  # guard: a record of another pool, cluster or boot does not count
+            return None
         if not is_alive(int(found["pid"]), int(found["started"])):  # guard: a record of a dead arbiter does not count
             return None
         age_s = _since_boot_s() - float(found["since_boot_s"])
