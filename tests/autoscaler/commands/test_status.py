@@ -14,7 +14,8 @@ from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import Body, Event, JobSubmitted, NodeFound
 from ebbtide.pool.ids import NodeId, RecordId
 from ebbtide_autoscaler.commands import status as command_status
-from ebbtide_autoscaler.commands.status import look, render
+from ebbtide_autoscaler.commands.status import look
+from ebbtide_autoscaler.commands.status_tables import render
 from ebbtide_autoscaler.journal.records import Journal, Recovered
 from tests.autoscaler.closed_loop import a_job
 
