@@ -85,8 +85,8 @@ def test_list_shows_every_key_in_a_table_and_as_json(run: Run, arbiter: Arbiter)
         "requests_per_minute": 7,
         "tokens_per_minute": None,
         "concurrent_streams": None,
-        "expires_s": None,
+        "expires_at_s": None,
     }
     arbiter.answer = [row]
     assert "team" in run("list").stdout and "models,generate" in run("list").stdout
-    assert json.loads(run("list", "--json").stdout) == [row]
+    assert json.loads(run("list", "--json").stdout)["keys"] == [row | {"expires_at": None}]

@@ -136,9 +136,9 @@ class Arbiter:
 
     # ---- what people ask for: all may raise ValueError, see ``operator_service`` and ``config_service``
 
-    def cancel_job(self, job: str, reason: str) -> None:
+    def cancel_job(self, job: str, reason: str) -> dict[str, Any]:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again."""
-        self._operator.cancel(JobName(job), reason)
+        return self._operator.cancel(JobName(job), reason)
 
     def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
         """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
@@ -152,21 +152,21 @@ class Arbiter:
         """Let a job that a person holds have slots again."""
         return self._operator.release(JobName(job), by)
 
-    def freeze(self, reason: str) -> None:
+    def freeze(self, reason: str) -> dict[str, Any]:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
-        self._operator.freeze(reason)
+        return self._operator.freeze(reason)
 
-    def unfreeze(self) -> None:
+    def unfreeze(self) -> dict[str, Any]:
         """Decide again."""
-        self._operator.unfreeze()
+        return self._operator.unfreeze()
 
-    def drain_node(self, node: str, reason: str) -> None:
+    def drain_node(self, node: str, reason: str) -> dict[str, Any]:
         """Have everything leave a node, in good order, and grant nothing there."""
-        self._operator.drain(NodeId(node), reason)
+        return self._operator.drain(NodeId(node), reason)
 
-    def undrain_node(self, node: str) -> None:
+    def undrain_node(self, node: str) -> dict[str, Any]:
         """Use a node again."""
-        self._operator.undrain(NodeId(node))
+        return self._operator.undrain(NodeId(node))
 
     def apply_config(self, config_json: str) -> dict[str, Any]:
         """Make the pool agree with a file; waits until it is journaled and the gateway was told."""

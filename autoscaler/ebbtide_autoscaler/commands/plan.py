@@ -73,6 +73,7 @@ def _foresee(pool: str | None, ahead_s: float, as_json: bool) -> None:
         ("endpoint", "asked now", "then", "more in 5 %", "off by", "replicas", "then", "slots"),
         [_row(one) for one in found["endpoints"]],
         title=f"expected at {at}, requests at once",
+        optional=["off by", "more in 5 %"],
     )
     for line in filter(None, map(_unheard, found["endpoints"])):
         click.echo(line)
@@ -115,7 +116,7 @@ def _compare(file: Path, as_json: bool) -> None:
     standing = look_for(config.pool.name)
     found = pending_changes(config, standing)
     if as_json:
-        print_json([change.as_json() for change in found])
+        print_json({"pool": config.pool.name, "changes": [change.as_json() for change in found]})
     else:
         show(found)
     if standing.state in ("gone", "silent", "vacant"):

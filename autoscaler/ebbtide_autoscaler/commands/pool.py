@@ -12,13 +12,14 @@ from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
-from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.client.cluster_record import ClusterRecord, NoPool, is_down, load_cluster
 from ebbtide.config.checks.machine_checks import check, model_fault
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed
+from ebbtide_autoscaler.commands.calls import tell
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
@@ -216,12 +217,13 @@ def down(pool: str | None, as_json: bool) -> None:
 
     What is on the shared directory stays: ledger, checkpoints, models.
     """
+    if is_down(pool):
+        which = f"pool {pool} is" if pool else "no pool is on record here: all are"
+        tell(as_json, {"pool": pool, "down": True, "already": True}, f"{which} down already")
+        return
     record = the_pool(pool)
     take_down.down(record, say=say)
-    if as_json:
-        print_json({"pool": record.pool, "down": True})
-    else:
-        click.echo("down")
+    tell(as_json, {"pool": record.pool, "down": True, "already": False}, "down")
 
 
 @click.command()

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.live import Live
 
-from ebbtide.cli.terminal.output import console, json_option, print_json
+from ebbtide.cli.terminal.output import console, json_option, print_json, print_json_line
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord
@@ -18,6 +17,7 @@ from ebbtide.ledger.errors import LedgerError
 from ebbtide_autoscaler.cluster.local_cluster import runtime_dir
 from ebbtide_autoscaler.commands.pool import POOL, the_pool
 from ebbtide_autoscaler.commands.status_tables import render
+from ebbtide_autoscaler.commands.status_watch import keep_on_screen
 from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.journal.heartbeat import read_beat
 from ebbtide_autoscaler.journal.records import recover
@@ -28,23 +28,27 @@ LEDGER_S = 5.0  # for reading it; a filesystem that needs longer hangs
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Keep the table on the screen, twice a second, until Ctrl-C.")
+@click.option("--all", "everything", is_flag=True, help="Also the jobs that ended over ten minutes ago.")
 @POOL
 @json_option
-def status(pool: str | None, watch: bool, as_json: bool) -> None:
+def status(pool: str | None, watch: bool, everything: bool, as_json: bool) -> None:
     """Show who holds each slot, how each endpoint and job does, and what they wait for."""
     record = the_pool(pool)
-    if as_json:
-        print_json(look(record))
-    elif watch:
-        try:
-            with Live(render(look(record)), console=console(), refresh_per_second=4, screen=False) as live:
-                while True:
-                    time.sleep(0.5)
-                    live.update(render(look(record)))
-        except KeyboardInterrupt:
-            return
+
+    def once() -> dict[str, Any]:
+        return look(record)
+
+    if watch:
+        keep_on_screen(
+            once,
+            print_json_line if as_json else None,
+            lambda found: render(found, everything=everything),
+            first={"pool": record.pool, "gateway": record.gateway_url},
+        )
+    elif as_json:
+        print_json(once())
     else:
-        console().print(render(look(record)))
+        console().print(render(once(), everything=everything))
 
 
 def look(record: ClusterRecord) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
     beat = read_beat(runtime_dir(record.pool))
     arbiter = {
         "frozen": why,
-        "frozen_since_s": beat.at_s if beat is not None else None,  # its last sign of life
+        "frozen_since_at_s": beat.at_s if beat is not None else None,  # its last sign of life
         "frozen_by": "",
         "epoch": beat.epoch if beat is not None else None,
     }

@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Any
 
 import click
 
 from ebbtide.cli.command_plugins import GROUP, RoomCommands, load_room_commands
 from ebbtide.cli.stub_commands import COMPLETE_VARIABLE, STAND_INS
-from ebbtide.cli.terminal.errors import BadInput
+from ebbtide.cli.terminal.json_errors import exit_code_of, print_json_error, wants_json
 from ebbtide.cli.terminal.output import print_problems, warn
 from ebbtide.config.errors import ConfigErrors
 
@@ -29,6 +30,9 @@ OWN: Mapping[str, str] = {
     "why": "ebbtide.cli.commands.event_history:why",
 }
 """The commands of this package, by where they are."""
+
+
+_WORDS = "ebbtide.words"  # in the context's meta: the command line
 
 
 class Ebbtide(click.Group):
@@ -51,12 +55,32 @@ class Ebbtide(click.Group):
         return self.commands.get(cmd_name) or self._room_commands().commands.get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a wrong file is printed problem by problem."""
+        """Run the command; a wrong file is printed problem by problem, and with ``--json`` every error as JSON."""
         try:
             return super().invoke(ctx)
-        except ConfigErrors as error:
-            print_problems(error.problems)
-            raise click.exceptions.Exit(BadInput.exit_code) from error
+        except (click.ClickException, ConfigErrors) as error:
+            if wants_json(ctx, ctx.meta.get(_WORDS, ()), error):
+                print_json_error(error)
+            elif isinstance(error, ConfigErrors):
+                print_problems(error.problems)
+            else:
+                raise
+            raise click.exceptions.Exit(exit_code_of(error)) from error
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Keep the words, which a parse that fails does not."""
+        words = tuple(args)
+        try:
+            ctx = super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            if "--json" not in words:
+                raise
+            print_json_error(error)
+            raise click.exceptions.Exit(error.exit_code) from error
+        ctx.meta[_WORDS] = words
+        return ctx
 
     def _room_commands(self) -> RoomCommands:
         if self._rooms is None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ebbtide.config.suggestions import did_you_mean
+
 
 class NoPool(LookupError):
     """No running pool is on record here; the message says how to get one."""
@@ -58,9 +60,24 @@ def load_cluster(pool: str | None = None) -> ClusterRecord:
         return ClusterRecord(**found)
     except FileNotFoundError:
         which = f"pool {pool}" if pool else "pool"
-        raise NoPool(f"no running {which} is on record in {home()}; start one: ebbtide up FILE") from None
+        meant = did_you_mean(pool, known_pools()) if pool else None
+        raise NoPool(
+            f"no running {which} is on record in {home()}; {f'{meant} Or ' if meant else ''}start one: ebbtide up FILE"
+        ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise NoPool(f"the record of the pool in {home()} cannot be read ({error}); run: ebbtide up FILE") from None
+
+
+def is_down(pool: str | None = None) -> bool:
+    """Whether ``pool`` was up here once and is not on record any more; None: whether there is no current pool."""
+    if pool is None:
+        return not (home() / "current").exists()
+    return (home() / pool).is_dir() and not (home() / pool / "cluster.json").exists()
+
+
+def known_pools() -> list[str]:
+    """Names of all pools on record here."""
+    return sorted(path.parent.name for path in home().glob("*/cluster.json"))
 
 
 def forget_cluster(pool: str) -> None:

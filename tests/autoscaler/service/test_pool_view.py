@@ -47,7 +47,7 @@ def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     seen = view(state, Observation(started_s=0.0), {}, 2_001.0)
     node = seen["nodes"][0]
     assert (node["draining"], node["drained"], node["occupants"]) == ("new disk", False, [SEAT0, TRAIN])
-    assert seen["frozen"] == {"why": "night", "since_s": 2_000.0}
+    assert seen["frozen"] == {"why": "night", "since_at_s": 2_000.0}
     seat, endpoint, job = seen["endpoints"][0]["seats"][0], seen["endpoints"][0], seen["jobs"][0]
     assert (endpoint["revision"], seat["revision"], seat["stale"]) == ("b", "a", True)
     assert (job["failures_in_a_row"], job["next_try_s"], job["last_error"]) == (1, 1.0, "out of memory")

@@ -16,7 +16,7 @@ import click
 from ebbtide.cli.terminal.completion_names import complete_subjects, index_file
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.event_sentences import clock, sentence, short
-from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.cli.terminal.output import json_option, print_json, print_json_line
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.reader import follow as follow_ledger
@@ -108,7 +108,7 @@ def events(
         after_s = time.time() - since_s if since_s is not None else 0.0
         found = index.events(after_s, limit=limit, subject=about, types=SHOWN)
     if as_json and not follow:
-        print_json([record.payload for record in found])
+        print_json({"events": [record.payload for record in found]})
         return
     for record in found:
         _print(record.payload, as_json)
@@ -118,7 +118,7 @@ def events(
 
 def _print(payload: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(payload))
+        print_json_line(payload)
     else:
         click.echo(f"{clock(payload['at_s'])}  {payload['id']:>7}  {_would(payload)}{sentence(payload['body'])}")
 

@@ -96,10 +96,10 @@ def list_(*, where: StoreOptions, as_json: bool) -> None:
     with as_command_error():
         rows = list_models(store)
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json({"models": [asdict(row) for row in rows]})
         return
     columns = ("NAME", "TAG", "OBJECT", "SIZE", "TENSORS", "TYPE", "SINCE", "USED BY")
-    print_table(columns, [_cells(row) for row in rows])
+    print_table(columns, [_cells(row) for row in rows], below=["USED BY"], optional=["TENSORS", "SINCE", "TYPE"])
 
 
 def _cells(row: ModelRow) -> tuple[object, ...]:
