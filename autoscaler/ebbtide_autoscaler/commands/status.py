@@ -71,8 +71,8 @@ def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
 
     def work() -> None:
         try:
-            past = recover(Path(record.shared_dir) / "ledger").state
-            read.set_result(view(past, Observation(started_s=time.time()), {}, time.time()))
+            past = recover(Path(record.shared_dir) / "ledger")
+            read.set_result(view(past.state, Observation(started_s=time.time()), {}, time.time(), left=past.left))
         except (LedgerError, OSError) as error:
             read.set_exception(error)
 

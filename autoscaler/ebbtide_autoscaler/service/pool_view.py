@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ebbtide.pool.ids import JobName
+from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.rules.drain import is_drained, occupants
 from ebbtide.pool.state import Hold, JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
@@ -26,10 +26,14 @@ def view(
     now_s: float,
     asides: Mapping[JobName, StepAside] = MappingProxyType({}),
     teams: Sequence[Team] = (),
+    left: frozenset[NodeId] = frozenset(),
 ) -> dict[str, Any]:
-    """Slots, endpoints, seats and jobs, each with what it is waiting for, and jobs with how they would step aside."""
+    """Slots, endpoints, seats and jobs, each with what it is waiting for, and jobs with how they would step aside.
+
+    ``left``: nodes of a cluster that was taken down in good order: their lost slots are no news and not shown.
+    """
     return {
-        "slots": [_slot(state, record) for record in _shown(state, now_s)],
+        "slots": [_slot(state, record) for record in _shown(state, now_s, left)],
         "endpoints": _endpoints(state, seen, waits, now_s),
         "teams": list(_teams(state, teams)),
         "jobs": [_job(state, name, seen, waits, now_s) | _aside(asides.get(name)) for name in sorted(state.jobs)],
@@ -78,9 +82,13 @@ def _teams(state: PoolState, teams: Sequence[Team]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _shown(state: PoolState, now_s: float) -> list[SlotRecord]:
+def _shown(state: PoolState, now_s: float, left: frozenset[NodeId]) -> list[SlotRecord]:
     records = sorted(state.slots.values(), key=lambda record: (record.slot.node, record.slot.index))
-    return [r for r in records if r.state is not SlotState.LOST or now_s - r.since_s < LOST_SHOWN_S]
+    return [
+        r
+        for r in records
+        if r.state is not SlotState.LOST or (now_s - r.since_s < LOST_SHOWN_S and r.slot.node not in left)
+    ]
 
 
 def _slot(state: PoolState, record: Any) -> dict[str, Any]:

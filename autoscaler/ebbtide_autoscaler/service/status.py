@@ -22,7 +22,7 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
     usual_s = expected_s(published.world.memory.away, now_s, park_first=policy.park_first)
     ways = preemption_costs(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
     shared = settings.teams(loop.file.config) if loop.file.config else ()
-    found = view(state, seen, published.waits, now_s, ways, shared) if seen else {}
+    found = view(state, seen, published.waits, now_s, ways, shared, published.left) if seen else {}
     still, file = published.still, loop.file
     gateway = GatewayContact(
         last_s=loop.inbox.gateway_last_s,

@@ -71,9 +71,9 @@ class Listing:
         for cells in rows:
             yield from _folded(console, [cells[at] for at in beside], widths)
             for at in below:
-                if cells[at].plain:
+                if cells[at].plain.strip():
                     told = Text.assemble((f"{self.columns[at].lower()}: ", "dim"), cells[at])
-                    yield from (Text(INDENT).append_text(line) for line in _wrapped(console, told, width - len(INDENT)))
+                    yield from _indented(console, told, width)
 
 
 def _text(cell: Cell) -> Text:
@@ -96,11 +96,11 @@ def _narrowed(widths: Sequence[int], width: int) -> list[int]:
     return found
 
 
-def _wrapped(console: Console, text: Text, width: int) -> list[Text]:
-    lines = list(text.wrap(console, max(LEAST, width), overflow="fold"))
-    for line in lines:
+def _indented(console: Console, text: Text, width: int) -> Iterator[Text]:
+    for line in text.wrap(console, max(LEAST, width - len(INDENT)), overflow="fold"):
         line.rstrip()
-    return lines
+        if line.plain:
+            yield Text(INDENT).append_text(line)
 
 
 def _folded(console: Console, cells: Sequence[Text], widths: Sequence[int]) -> Iterator[Text]:
