@@ -97,9 +97,9 @@ def rotate(name: str, grace: float, as_json: bool, pool: str | None) -> None:
 def revoke(name: str, as_json: bool, pool: str | None) -> None:
     """Close the key NAME for good. Requests that run end as they would; new ones are refused within a second."""
     row = _ask(pool, "revoke_key", name)
-    already = not row.pop("changed", True)
+    already = not row.get("changed", True)
     if as_json:
-        print_json(row | {"already": already})
+        print_json({key: value for key, value in row.items() if key != "changed"} | {"already": already})
     else:
         click.echo(f"key {name} is revoked{' already' if already else ''}")
 

@@ -12,7 +12,7 @@ from ebbtide_autoscaler.commands.hold import park, resume
 from ebbtide_autoscaler.lifecycle import progress
 from tests.builders.commands import FakeLink, a_status, no_sleep, run
 
-ANN = {"by": "ann", "reason": "new data", "since_at_s": 5.0}
+ANN = {"by": "ann", "reason": "new data", "since_at_s": 5.0, "off_node": False}
 
 
 def standing(state: str, held: dict[str, Any] | None, *, free: bool = True, frozen: str = "") -> dict[str, Any]:

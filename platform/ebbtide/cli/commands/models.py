@@ -67,7 +67,8 @@ def import_(*, source: str, name: str | None, tag: str, where: StoreOptions, as_
             except KeyboardInterrupt:
                 raise CommandFailed("stopped; what was copied is kept, and the same command goes on with it") from None
     if as_json:
-        print_json({"how": done.how.value, **{k: v for k, v in asdict(done).items() if k != "how"}})
+        facts = {key: value for key, value in asdict(done).items() if key not in ("how", "seconds")}
+        print_json({"how": done.how.value, **facts, "took_s": done.seconds})
         return
     for note in done.notes:
         warn(note)

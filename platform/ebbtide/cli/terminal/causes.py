@@ -1,4 +1,4 @@
-"""The cause of a failure in one line, out of whatever text it came in. Pure."""
+"""The cause of a failure in one line, out of whatever text it came in."""
 
 import re
 

@@ -21,9 +21,19 @@ def wants_json(ctx: click.Context, words: Sequence[str], error: Exception) -> bo
         return True
     if not isinstance(error, click.UsageError) or "--json" not in words:
         return False
-    command = error.ctx.command if error.ctx is not None else None
-    takes = [one for one in command.params if "--json" in one.opts] if command is not None else []
+    command = error.ctx.command if error.ctx is not None else _named(ctx, words)
+    takes = [one for one in command.params if "--json" in one.opts]
     return not any(isinstance(one, click.Option) and not one.is_flag for one in takes)  # `simulate --json FILE`
+
+
+def _named(ctx: click.Context, words: Sequence[str]) -> click.Command:
+    """The command that the words begin with, as far as they name one."""
+    command = ctx.command
+    for word in words:
+        if word.startswith("-") or not isinstance(command, click.Group):
+            break
+        command = command.get_command(ctx, word) or command
+    return command
 
 
 def exit_code_of(error: click.ClickException | ConfigErrors) -> int:

@@ -36,7 +36,13 @@ def json_option(command: CommandT) -> CommandT:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object on stdout, each time in it as ISO 8601 too."""
-    click.echo(json.dumps(with_iso_times(value), indent=2, ensure_ascii=False, default=str))
+    click.echo(json.dumps(document(value), indent=2, ensure_ascii=False, default=str))
+
+
+def document(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole answer of a command, as it is printed; `docs/json.schema.json` says what each one has."""
+    found: dict[str, Any] = with_iso_times(value)
+    return found
 
 
 def print_json_line(value: Mapping[str, Any]) -> None:
