@@ -51,8 +51,8 @@ def render(found: dict[str, Any], *, everything: bool = False) -> RenderableType
 
 def _head(found: dict[str, Any]) -> Text:
     arbiter = found.get("arbiter", {})
-    gateway = f"   gateway {found['gateway']}" if found.get("gateway") else ""
-    return Text(f"pool {found['pool']}{gateway}   arbiter epoch {arbiter.get('epoch') or '?'}")
+    gateway = f"\ngateway {found['gateway']}" if found.get("gateway") else ""
+    return Text(f"pool {found['pool']}   arbiter epoch {arbiter.get('epoch') or '?'}{gateway}")
 
 
 def _cluster(cluster: dict[str, Any]) -> Text:
