@@ -50,6 +50,15 @@ def no_orphan_is_adopted() -> Iterator[None]:
     assert not adopts.value, "this test left PR_SET_CHILD_SUBREAPER set"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def json_is_as_its_schema_says() -> Iterator[None]:
+    """Whatever a command prints with ``--json`` in whatever test: it has the shape that is promised."""
+    from tests.builders.json_shape import checked_json  # after asserts there are rewritten, see above
+
+    with checked_json():
+        yield
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, text in getattr(report, "user_properties", ()):

@@ -16,9 +16,9 @@ def read_back(shared: Path, job: str) -> dict[str, Any]:
     Raises:
         RunFailed: something is damaged, or not there.
     """
-    models = _said("models", "verify", "--all", shared=shared)
+    models = _said("models", "verify", "--all", shared=shared)["models"]
     checkpoint = _said("checkpoints", "verify", job, shared=shared)
-    committed = [one for one in _said("checkpoints", "list", job, shared=shared) if one["counts"]]
+    committed = [one for one in _said("checkpoints", "list", job, shared=shared)["checkpoints"] if one["counts"]]
     return {
         "models": len(models),
         "model_bytes": sum(one["size_bytes"] for one in models),

@@ -112,10 +112,11 @@ class Scene:
         monkeypatch.setattr(agent_handles, "stop_agent", self.stopped.append)
         monkeypatch.setattr(ray, "kill", lambda agent, no_restart: self.killed.append(agent))
         self.fences = FenceSync("p", self.book)
+        self.left: frozenset[NodeId] = frozenset()
         self.around = ClusterWatch(self.reports, self.book, self.fences, Serve(), Jobs(), "/locks")  # type: ignore[arg-type]
 
     async def look(self) -> list[Any]:
-        await self.around._look_at_nodes(1000, self.state)
+        await self.around._look_at_nodes(1000, self.state, self.left)
         found = list(self.reports.submitted)
         self.reports.submitted.clear()
         return found

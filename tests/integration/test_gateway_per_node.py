@@ -97,7 +97,7 @@ def leaving(pool: Pool) -> bool:
 
 def gateways(pool: Pool) -> int:
     """How many take requests: one that leaves is heard until its last stream ends."""
-    return sum(gateway["heard_s_ago"] < 1 and not gateway["leaving"] for gateway in pool.status()["gateways"])
+    return sum(gateway["heard_ago_s"] < 1 and not gateway["leaving"] for gateway in pool.status()["gateways"])
 
 
 def has_gateway(nodes: TwoNodes, machine: str) -> bool:

@@ -132,7 +132,7 @@ def test_04_a_node_with_a_rank_and_a_replica_is_drained_and_both_go_on_elsewhere
     """Every request that is sent meanwhile is answered."""
     (replica,) = ready(pool)
     (slot,) = replica["slots"]
-    ranks = json.loads(ebbtide_here("logs", JOB, "--json").stdout)
+    ranks = json.loads(ebbtide_here("logs", JOB, "--json").stdout)["logs"]
     assert {part["node"] for part in ranks} == {nodes.node_id("a"), nodes.node_id("b")}, "read where they lie"
     over = threading.Event()
     with ThreadPoolExecutor(1) as user:

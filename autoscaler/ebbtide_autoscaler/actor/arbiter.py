@@ -141,10 +141,11 @@ class Arbiter:
 
     # ---- what people ask for: all may raise ValueError, see ``operator_service`` and ``config_service``
 
-    def cancel_job(self, job: str, reason: str) -> None:
+    def cancel_job(self, job: str, reason: str) -> dict[str, Any]:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again."""
-        self._operator.cancel(JobName(job), reason)
+        done = self._operator.cancel(JobName(job), reason)
         self._record.write()
+        return done
 
     def cancel_submission(self, job: str, incarnation: str, reason: str) -> None:
         """The driver of a job was told to stop: end the job, unless the pool has taken this driver for lost."""
@@ -162,25 +163,29 @@ class Arbiter:
         self._record.write()
         return released
 
-    def freeze(self, reason: str) -> None:
+    def freeze(self, reason: str) -> dict[str, Any]:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter."""
-        self._operator.freeze(reason)
+        done = self._operator.freeze(reason)
         self._record.write()
+        return done
 
-    def unfreeze(self) -> None:
+    def unfreeze(self) -> dict[str, Any]:
         """Decide again."""
-        self._operator.unfreeze()
+        done = self._operator.unfreeze()
         self._record.write()
+        return done
 
-    def drain_node(self, node: str, reason: str) -> None:
+    def drain_node(self, node: str, reason: str) -> dict[str, Any]:
         """Have everything leave a node, in good order, and grant nothing there."""
-        self._operator.drain(NodeId(node), reason)
+        done = self._operator.drain(NodeId(node), reason)
         self._record.write()
+        return done
 
-    def undrain_node(self, node: str) -> None:
+    def undrain_node(self, node: str) -> dict[str, Any]:
         """Use a node again."""
-        self._operator.undrain(NodeId(node))
+        done = self._operator.undrain(NodeId(node))
         self._record.write()
+        return done
 
     def apply_config(self, config_json: str) -> dict[str, Any]:
         """Make the pool agree with a file; waits until it is journaled and the gateway was told."""

@@ -39,6 +39,11 @@ def ask(method: str, *args: object) -> Any:
         raise BadInput(str(error)) from error
 
 
+def was_so(answer: Any) -> bool:
+    """Whether what was asked for was so already: the arbiter says that nothing was ``changed``."""
+    return isinstance(answer, dict) and answer.get("changed") is False
+
+
 def tell(as_json: bool, facts: dict[str, Any], line: str) -> None:
     """The result, for scripts or for a person."""
     if as_json:

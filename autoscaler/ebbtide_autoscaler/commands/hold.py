@@ -9,7 +9,7 @@ from ebbtide.cli.terminal.completion_names import complete_jobs
 from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.pool.plural import many
-from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, tell, user
+from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, tell, user, was_so
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -36,9 +36,6 @@ def park(name: str, reason: str, image: bool, wait: bool, limit_s: float, pool: 
     """
     join_pool(pool)
     answer = ask("park_job", name, reason or "no reason given", user(), image)
-    held = answer["held"] or {}
-    if not answer["changed"]:
-        say(f"job {name} is held already by {held.get('by')}: {held.get('reason')}")
     found = (
         _wait(name, _is_off_node if image else _is_aside, _parks, limit_s, "is not aside yet")
         if wait
@@ -47,7 +44,8 @@ def park(name: str, reason: str, image: bool, wait: bool, limit_s: float, pool: 
     if wait and found is not None:
         _must(found["held"] is not None or found["state"] == "ended", f"job {name} was released meanwhile")
         _must(found["state"] != "ended", f"job {name} is over and was not parked: {found['outcome']}")
-    _tell(as_json, name, answer, found, _parks)
+    held = answer["held"] or {}
+    _tell(as_json, name, answer, found, _parks, f"held already by {held.get('by')}: {held.get('reason')}")
 
 
 @click.command()
@@ -63,13 +61,11 @@ def resume(name: str, wait: bool, limit_s: float, pool: str | None, as_json: boo
     """
     join_pool(pool)
     answer = ask("resume_job", name, user())
-    if not answer["changed"]:
-        say(f"job {name} is not held by a person")
     found = _wait(name, _goes_on, _resumes, limit_s, "does not run yet") if wait else look_at(name)
     if wait and found is not None:
         _must(found["held"] is None, f"job {name} is held again: {found['waits']}")
         _must(found["state"] != "ended", f"job {name} is over and did not go on: {found['outcome']}")
-    _tell(as_json, name, answer, found, _resumes)
+    _tell(as_json, name, answer, found, _resumes, "no person holds it: it was free to go on already")
 
 
 def _wait(name: str, done: Callable[[Job], bool], words: Callable[[Job], str], limit_s: float, not_yet: str) -> Job:
@@ -136,10 +132,14 @@ def _still(job: Job) -> str:
     return f"; nothing moves: {still}" if still else ""
 
 
-def _tell(as_json: bool, name: str, answer: Job, found: Job | None, words: Callable[[Job], str]) -> None:
-    facts = {"job": name, "changed": answer["changed"], "held": answer["held"]}
+def _tell(
+    as_json: bool, name: str, answer: Job, found: Job | None, words: Callable[[Job], str], already_words: str
+) -> None:
+    already = was_so(answer)
+    again = f" ({already_words})" if already else ""
+    facts = {"job": name, "already": already, "held": answer["held"]}
     if found is None:  # taken in, and nobody says how it comes along
-        tell(as_json, {**facts, "state": None}, f"job {name}: taken in; see `ebbtide status`")
+        tell(as_json, {**facts, "state": None}, f"job {name}: taken in{again}; see `ebbtide status`")
         return
     facts |= {"held": found["held"], **{key: found[key] for key in ("state", "step", "durable_step")}}
-    tell(as_json, facts, words(found) or f"job {name} is {found['state']}")
+    tell(as_json, facts, (words(found) or f"job {name} is {found['state']}") + again)

@@ -1,6 +1,5 @@
 """``ebbtide logs``: what the processes of a job, endpoint, seat or node, the gateway or the arbiter have printed."""
 
-import json
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ import click
 
 from ebbtide.cli.terminal.completion_names import complete_logs
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.output import json_option, print_json, warn
+from ebbtide.cli.terminal.output import json_option, print_json, print_json_line, warn
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide_autoscaler.cluster.node_names import Node, cluster_nodes
 from ebbtide_autoscaler.commands.log_reader import PIECE_BYTES, LogFile, Selector, start_reader
@@ -95,7 +94,7 @@ def logs(name: str, follow: bool, lines: int, pool: str | None, as_json: bool) -
     if not readings and not follow:
         raise CommandFailed(f"no log of {name} was found; a driver started by hand prints where it was started")
     if as_json and not follow:
-        print_json([_facts(reading, list(_lines(readers, reading, to_the_end=True))) for reading in readings])
+        print_json({"logs": [_facts(reading, list(_lines(readers, reading, to_the_end=True))) for reading in readings]})
         return
     for reading in readings:
         if not as_json:
@@ -143,7 +142,7 @@ def _facts(reading: Reading, lines: list[str]) -> dict[str, Any]:
 
 def _print(reading: Reading, text: str, *, as_json: bool, labelled: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"what": reading.file.label, "node": reading.node.id, "line": text}))
+        print_json_line({"what": reading.file.label, "node": reading.node.id, "line": text})
     else:
         click.echo(f"{reading.file.label}| {text}" if labelled else text)
 

@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
+from ebbtide.cli.terminal.causes import cause
 from ebbtide.cli.terminal.completion_names import complete_jobs, complete_nodes
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
-from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user
+from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user, was_so
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -27,8 +28,10 @@ def freeze(reason: str, pool: str | None, as_json: bool) -> None:
     """
     join_pool(pool)
     why = f"{reason or 'no reason given'} ({user()})"
-    ask("freeze", why)
-    tell(as_json, {"frozen": why}, f"frozen: {why}")
+    answer = ask("freeze", why)
+    already = was_so(answer)
+    why = answer["frozen"] if already else why
+    tell(as_json, {"frozen": why, "already": already}, f"frozen{' already' if already else ''}: {why}")
 
 
 @click.command()
@@ -37,8 +40,9 @@ def freeze(reason: str, pool: str | None, as_json: bool) -> None:
 def unfreeze(pool: str | None, as_json: bool) -> None:
     """Decide again after `ebbtide freeze`."""
     join_pool(pool)
-    ask("unfreeze")
-    tell(as_json, {"frozen": ""}, "decisions are made again")
+    already = was_so(ask("unfreeze"))
+    line = "no person has frozen the pool: decisions are made already" if already else "decisions are made again"
+    tell(as_json, {"frozen": "", "already": already}, line)
 
 
 @click.command()
@@ -65,9 +69,11 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
             f"{chosen.label} is the pool's only node: all endpoints and jobs would wait until `ebbtide undrain`. "
             "Say --yes if that is meant"
         )
-    ask("drain_node", chosen.id, f"{reason or 'no reason given'} ({user()})")
+    already = was_so(ask("drain_node", chosen.id, f"{reason or 'no reason given'} ({user()})"))
+    again = " already" if already else ""
+    facts = {"node": chosen.id, "already": already}
     if no_wait:
-        tell(as_json, {"node": chosen.id, "empty": None}, f"{chosen.label} drains; see `ebbtide status`")
+        tell(as_json, facts | {"empty": None}, f"{chosen.label} drains{again}; see `ebbtide status`")
         return
     try:
         until_done(
@@ -81,7 +87,8 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
         raise CommandFailed(
             f"{chosen.label} is not empty after {limit_s:g} s, and goes on draining: {error}"
         ) from error
-    tell(as_json, {"node": chosen.id, "empty": True}, f"{chosen.label} is empty; `ebbtide undrain` gives it back")
+    was = "was drained already, and " if already else ""
+    tell(as_json, facts | {"empty": True}, f"{chosen.label} {was}is empty; `ebbtide undrain` gives it back")
 
 
 def _choose(node: str, mine: list[str]) -> Node:
@@ -122,8 +129,9 @@ def undrain(node: str, pool: str | None, as_json: bool) -> None:
     join_pool(pool)
     found = pool_status() or {"nodes": []}
     chosen = _choose(node, [one["node"] for one in found["nodes"]])
-    ask("undrain_node", chosen.id)
-    tell(as_json, {"node": chosen.id}, f"{chosen.label} is used again")
+    already = was_so(ask("undrain_node", chosen.id))
+    line = f"{chosen.label} was not drained: it is used already" if already else f"{chosen.label} is used again"
+    tell(as_json, {"node": chosen.id, "already": already}, line)
 
 
 @click.command()
@@ -139,13 +147,15 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
     killed; the steps that this costs are shown. A job whose driver was lost is over at once.
     """
     join_pool(pool)
-    ask("cancel_job", job, f"cancelled by {user()}")
+    already = was_so(ask("cancel_job", job, f"cancelled by {user()}"))
     if no_wait:
         now = look_at(job)
         if now is not None and now["state"] == "ended":
-            _tell_end(as_json, now)
+            _tell_end(as_json, now, already)
         else:
-            tell(as_json, {"job": job, "state": "cancelling"}, f"job {job} will end at its next safe point")
+            facts = {"job": job, "state": "cancelling", "already": already}
+            again = " is being cancelled already, and" if already else ""
+            tell(as_json, facts, f"job {job}{again} will end at its next safe point")
         return
     try:
         last = until_done(
@@ -157,13 +167,14 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
         )
     except NotInTime as error:
         raise CommandFailed(f"job {job} is not over after {limit_s:g} s: {error}") from error
-    _tell_end(as_json, last)
+    _tell_end(as_json, last, already)
 
 
-def _tell_end(as_json: bool, job: dict[str, Any]) -> None:
-    facts = {key: job[key] for key in ("job", "state", "step", "durable_step", "outcome")}
+def _tell_end(as_json: bool, job: dict[str, Any], already: bool) -> None:
+    facts = {key: job[key] for key in ("job", "state", "step", "durable_step", "outcome")} | {"already": already}
     free = f"; {many(len(job['occupies']), 'slot', 'is')} being proven free" if job["occupies"] else ""
-    line = f"job {job['job']} is over: {job['outcome']}; step {job['step']}, durable {job['durable_step']}{free}"
+    over = f"is over already: {cause(job['outcome'] or '')}" if already else f"is over: {cause(job['outcome'] or '')}"
+    line = f"job {job['job']} {over}; step {job['step']}, durable {job['durable_step']}{free}"
     tell(as_json, facts, line)
 
 

@@ -74,6 +74,7 @@ def _foresee(pool: str | None, ahead_s: float, as_json: bool) -> None:
         ("endpoint", "asked now", "then", "more in 5 %", "off by", "replicas", "then", "slots"),
         [_row(one) for one in found["endpoints"]],
         title=f"expected at {at}, requests at once",
+        optional=["off by", "more in 5 %"],
     )
     for line in filter(None, map(_unheard, found["endpoints"])):
         click.echo(line)
@@ -123,7 +124,7 @@ def _compare(file: Path, as_json: bool) -> None:
     except UpRefused as error:
         raise BadInput(f"on this machine `ebbtide up {file}` would be refused: {error}") from error
     if as_json:
-        print_json([change.as_json() for change in found])
+        print_json({"pool": config.pool.name, "changes": [change.as_json() for change in found]})
     else:
         show(found)
     if size:

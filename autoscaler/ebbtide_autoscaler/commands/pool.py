@@ -25,6 +25,7 @@ from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
+from ebbtide_autoscaler.commands.calls import tell
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
 from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
@@ -210,17 +211,12 @@ def down(pool: str | None, as_json: bool) -> None:
         record = load_cluster(pool)
     except NoPool as error:
         name = _down_already(pool, error)
-        if as_json:
-            print_json({"pool": name, "down": True, "already": True})
-        else:
-            click.echo(f"{f'the pool {name}' if name else 'every pool'} is down already")
+        which = f"pool {name} is" if name else "no pool is on record here: all are"
+        tell(as_json, {"pool": name, "down": True, "already": True}, f"{which} down already")
         return
     with _alone(record.pool):
         take_down.down(record, say=say)
-    if as_json:
-        print_json({"pool": record.pool, "down": True, "already": False})
-    else:
-        click.echo("down")
+    tell(as_json, {"pool": record.pool, "down": True, "already": False}, "down")
 
 
 def _down_already(pool: str | None, why: NoPool) -> str | None:

@@ -1,172 +1,42 @@
 """``ebbtide status``: the pool at a glance, once or live; from the ledger alone when the arbiter does not answer."""
 
-import time
 from typing import Any
 
 import click
 from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from ebbtide.cli.terminal.output import console, json_option, print_json
-from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.cli.terminal.output import console, json_option, print_json, print_json_line
 from ebbtide_autoscaler.commands.status_source import age_words, glance, look
+from ebbtide_autoscaler.commands.status_tables import render
+from ebbtide_autoscaler.commands.status_watch import keep_on_screen
 from ebbtide_autoscaler.commands.target_pool import POOL, the_pool
-from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
-
-LOOK_EVERY_S = 0.5
-COLOURS = {
-    "free": "dim",
-    "leased": "green",
-    "running": "green",
-    "ready": "cyan",
-    "parked": "yellow",
-    "foreign": "red",
-    "lost": "red",
-    "ended": "dim",
-}
-
-BY = {
-    FreezeCause.PERSON: "a person",
-    FreezeCause.LEDGER: "the ledger",
-    FreezeCause.PROMISE: "a promise",
-    FreezeCause.START: "a start",
-}
 
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Keep the table on the screen, twice a second, until Ctrl-C.")
+@click.option("--all", "everything", is_flag=True, help="Also the jobs that ended over ten minutes ago.")
 @POOL
 @json_option
-def status(pool: str | None, watch: bool, as_json: bool) -> None:
+def status(pool: str | None, watch: bool, everything: bool, as_json: bool) -> None:
     """Show who holds each slot, how each endpoint and job does, and what they wait for."""
     record = the_pool(pool)
-    if as_json:
+
+    def screen(found: dict[str, Any]) -> RenderableType:
+        tables, age = render(found, everything=everything), age_words(found)
+        return Group(tables, Text(f"\n{age}", style="dim")) if age else tables
+
+    if watch:
+        # First what lies on this machine, however old: until the arbiter answers, Ray is imported and joined.
+        left = glance(record)
+        asking = Text(f"pool {record.pool}: its arbiter is asked, at {record.address}")
+        keep_on_screen(
+            lambda: look(record),
+            print_json_line if as_json else None,
+            screen,
+            first=asking if left is None else screen(left),
+        )
+    elif as_json:
         print_json(look(record))
-    elif watch:
-        _watch(record)
     else:
-        console().print(_screen(look(record)))
-
-
-def _watch(record: ClusterRecord) -> None:
-    """First what lies on this machine, however old: until the arbiter answers, Ray is imported and joined."""
-    first = glance(record)
-    asking = Text(f"pool {record.pool}: its arbiter is asked, at {record.address}")
-    shown = asking if first is None else _screen(first)
-    try:
-        with Live(shown, console=console(), refresh_per_second=4, screen=False) as live:
-            live.refresh()
-            while True:
-                live.update(_screen(look(record)))
-                time.sleep(LOOK_EVERY_S)
-    except KeyboardInterrupt:
-        return
-
-
-def _screen(found: dict[str, Any]) -> RenderableType:
-    age = age_words(found)
-    return Group(render(found), Text(f"\n{age}", style="dim")) if age else render(found)
-
-
-def render(found: dict[str, Any]) -> RenderableType:
-    """The status as tables."""
-    arbiter = found.get("arbiter", {})
-    head = Text(
-        f"pool {found['pool']}   gateway {found.get('gateway', '')}   arbiter epoch {arbiter.get('epoch', '?')}"
-    )
-    parts: list[RenderableType] = [head]
-    if arbiter.get("frozen"):
-        by = f" by {BY[arbiter['frozen_by']]}" if arbiter.get("frozen_by") in BY else ""
-        parts.append(Text(f"frozen{by}{_since(arbiter.get('frozen_since_s'))}: {arbiter['frozen']}", style="bold red"))
-    for notice in found.get("notices", []):
-        parts.append(Text(f"{notice['about']}{_since(notice['since_s'])}: {notice['why']}", style="yellow"))
-    if found.get("cluster"):
-        parts.append(_cluster(found["cluster"]))
-    parts += [_slots(found), _endpoints(found), _jobs(found), *_teams(found)]
-    return Group(*parts)
-
-
-def _cluster(cluster: dict[str, Any]) -> Text:
-    """Only where the pool's size may change."""
-    trouble = f"; Ray could not be told, it is tried again: {cluster['trouble']}" if cluster["trouble"] else ""
-    return Text(f"cluster: {cluster['reason']}{trouble}", style="yellow" if trouble else "")
-
-
-def _since(at_s: float | None) -> str:
-    return f" since {time.strftime('%H:%M:%S', time.localtime(at_s))} ({_for(at_s)})" if at_s else ""
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", title_style="bold")
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
-def _state(name: str) -> Text:
-    return Text(name, style=COLOURS.get(name, "yellow"))
-
-
-def _for(since_s: float) -> str:
-    return f"{max(0.0, time.time() - since_s):.0f} s" if since_s else ""
-
-
-def _slots(found: dict[str, Any]) -> Table:
-    table = _table("\nslots", "slot", "state", "occupant", "parked here", "for")
-    for slot in found.get("slots", []):
-        name = f"{slot['node'][:8]}:{slot['index']}"
-        occupant = slot["occupant"] or slot["foreign"] or ""
-        parked = ", ".join([*slot["parked"], *slot.get("warm", ())])
-        table.add_row(name, _state(slot["state"]), occupant, parked, _for(slot["since_s"]))
-    return table
-
-
-def _endpoints(found: dict[str, Any]) -> Table:
-    table = _table(
-        "\nendpoints", "endpoint", "replicas", "held", "running", "TTFT p90 (SLO)", "TPOT p90 (SLO)", "KV", "waits for"
-    )
-    for one in found.get("endpoints", []):
-        seats = ", ".join(f"{s['seat'].rpartition('/')[2]}:{s['state']}" for s in one["seats"] if s["state"] != "cold")
-        waits = [one["waits"], *(s["waits"] for s in one["seats"])]
-        table.add_row(
-            one["endpoint"],
-            f"{seats or 'none'} (of {one['replicas_min']}..{one['replicas_max']})",
-            str(one["held"]),
-            str(one["inflight"]),
-            f"{one['ttft_p90_s']:.2f} s ({one['ttft_slo_s']:g} s)",
-            f"{1000 * one['tpot_p90_s']:.0f} ms ({1000 * one['tpot_slo_s']:g} ms)",
-            f"{one['kv_usage']:.0%}",
-            Text("; ".join(w for w in waits if w), style="yellow"),
-        )
-    return table
-
-
-def _teams(found: dict[str, Any]) -> list[Table]:
-    """None where the file names no teams."""
-    if not found.get("teams"):
-        return []
-    table = _table("\nteams", "team", "slots", "guarantee", "weight", "quota", "jobs", "waits for slots")
-    for one in found["teams"]:
-        quota = "-" if one["quota"] is None else str(one["quota"])
-        counts = (str(one[key]) for key in ("slots", "guarantee"))
-        table.add_row(one["team"], *counts, f"{one['weight']:g}", quota, str(one["jobs"]), str(one["waiting_slots"]))
-    return [table]
-
-
-def _jobs(found: dict[str, Any]) -> Table:
-    table = _table(
-        "\njobs", "job", "state", "workers", "step (durable)", "parked/restarted/crashed", "for", "waits for"
-    )
-    for job in found.get("jobs", []):
-        table.add_row(
-            job["job"],
-            _state(job["state"]),
-            f"{len(job['slots'])} (of {job['workers_min']}..{job['workers_max']})",
-            f"{job['step']} ({job['durable_step']})",
-            f"{job['parks']}/{job['restarts']}/{job['crashes']}",
-            _for(job["since_s"]),
-            Text(job["waits"] or job["outcome"] or "", style="yellow"),
-        )
-    return table
+        console().print(screen(look(record)))

@@ -90,7 +90,7 @@ def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
     beat = read_beat(runtime_dir(record.pool))
     arbiter = {
         "frozen": why,
-        "frozen_since_s": beat.at_s if beat is not None else None,  # its last sign of life
+        "frozen_since_at_s": beat.at_s if beat is not None else None,  # its last sign of life
         "frozen_by": "",
         "epoch": beat.epoch if beat is not None else None,
     }
@@ -104,4 +104,5 @@ def _recovered(ledger: Path) -> dict[str, Any]:
     from ebbtide_autoscaler.service.pool_view import view  # noqa: PLC0415
 
     now_s = time.time()
-    return view(recover(ledger).state, Observation(started_s=now_s), {}, now_s)
+    past = recover(ledger)
+    return view(past.state, Observation(started_s=now_s), {}, now_s, left=past.left)

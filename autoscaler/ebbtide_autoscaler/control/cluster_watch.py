@@ -105,6 +105,7 @@ class ClusterWatch:
         host_bytes: Callable[[], int | None],
         state: Callable[[], PoolState],
         asking: Callable[[], frozenset[NodeId]],
+        left: Callable[[], frozenset[NodeId]] = frozenset,
     ) -> None:
         """Look around for ever.
 
@@ -112,6 +113,7 @@ class ClusterWatch:
             host_bytes: what parked workers may use on a node; None: no file is in force yet, nothing is looked at.
             state: the pool as it is now.
             asking: nodes on which fences are being asked for now.
+            left: nodes of a cluster that was taken down; one of them that lives is found again.
         """
 
         async def every(pause_s: float, look: Callable[[], Awaitable[None]]) -> None:
@@ -125,7 +127,7 @@ class ClusterWatch:
 
         await asyncio.gather(
             every(LIVING_S, self._look_at_replicas),
-            every(NODES_S, lambda: self._look_at_nodes(host_bytes() or 0, state())),
+            every(NODES_S, lambda: self._look_at_nodes(host_bytes() or 0, state(), left())),
             every(FENCES_S, lambda: self._fences.look(asking)),
             every(JOBS_S, self._look_at_jobs),
         )
@@ -140,7 +142,7 @@ class ClusterWatch:
 
     # ---- nodes
 
-    async def _look_at_nodes(self, host_bytes: int, state: PoolState) -> None:
+    async def _look_at_nodes(self, host_bytes: int, state: PoolState, left: frozenset[NodeId] = frozenset()) -> None:
         entries = await self._calls("nodes", ANSWER_S, ray.nodes)
         living = [entry for entry in entries if entry["Alive"]]
         if ray.get_runtime_context().get_node_id() not in {entry["NodeID"] for entry in living}:
@@ -159,7 +161,7 @@ class ClusterWatch:
             if node not in alive:
                 self._inbox.submitted.append(NodeLost(node))
         for node, entry in found.items():
-            self._found(node, entry, host_bytes, state)
+            self._found(node, entry, host_bytes, state, is_back=node in left)
         self._raylets = {node: (str(e["NodeManagerAddress"]), int(e["NodeManagerPort"])) for node, e in found.items()}
         gone = let_go(state)  # Ray is to find nothing of ours there
         found = {node: entry for node, entry in found.items() if node not in gone}
@@ -172,9 +174,11 @@ class ClusterWatch:
         )
         self._inbox.refused = dict(self._agents.codes.refused)
 
-    def _found(self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState) -> None:
+    def _found(
+        self, node: NodeId, entry: Mapping[str, Any], host_bytes: int, state: PoolState, *, is_back: bool
+    ) -> None:
         """Say what is new about a node that lives; a slot is one only when it is known which GPU it is."""
-        if state.nodes.get(node) != host_bytes:
+        if is_back or state.nodes.get(node) != host_bytes:
             self._inbox.submitted.append(NodeFound(node, host_bytes))
         heard = self._inbox.agents.get(node)
         uuids = heard.report.uuids if heard is not None else {}

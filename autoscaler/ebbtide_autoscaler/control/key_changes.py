@@ -74,8 +74,15 @@ class KeyChanges:
         return await self._change(lambda book, now_s: rotate(book, name, sha256, grace_s, now_s))
 
     async def revoke(self, name: str) -> dict[str, Any]:
-        """Close a key for good; same errors."""
-        return await self._change(lambda book, now_s: revoke(book, name))
+        """Close a key for good; ``changed``: False, it was revoked already. Same errors."""
+        before: list[MadeKey | None] = []
+
+        def change(book: KeyStore, _now_s: float) -> MadeKey:
+            before.append(book.made.get(name))
+            return revoke(book, name)
+
+        found = await self._change(change)
+        return found | {"changed": not any(made is not None and made.grant.revoked for made in before)}
 
     async def _change(self, change: Callable[[KeyStore, float], MadeKey]) -> dict[str, Any]:
         async with self._changing:  # guard: changes of keys at the same time lose none

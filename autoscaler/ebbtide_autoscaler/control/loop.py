@@ -45,7 +45,7 @@ from ebbtide_autoscaler.journal.demand_records import demand_record
 from ebbtide_autoscaler.journal.halt import Halt
 from ebbtide_autoscaler.journal.ledger_io import LedgerIO, OpenLedger
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession
-from ebbtide_autoscaler.journal.recovery import latest_s
+from ebbtide_autoscaler.journal.recovery import latest_s, still_left
 from ebbtide_autoscaler.metrics.exporter import MetricsExporter
 from ebbtide_autoscaler.metrics.gauges import Condition
 from ebbtide_autoscaler.metrics.recorder import ArbiterRecorder, Reading
@@ -132,6 +132,8 @@ class Loop:
         self.exporter.close()
         await self.node_scaler.leave()
         await self.reconciler.leave()
+        if self.ledger.opened:
+            self.ledger.write((), extra=[{"type": "pool_stopped", "at_s": clock.now_s()}])
         self.ledger.close()
         self._stopped = True
 
@@ -144,7 +146,9 @@ class Loop:
             return
         await self._fences.adopt()
         watching = asyncio.create_task(
-            self._cluster_watch.watch(self._host_bytes, lambda: self.published.state, self.reconciler.fencing)
+            self._cluster_watch.watch(
+                self._host_bytes, lambda: self.published.state, self.reconciler.fencing, lambda: self.published.left
+            )
         )
         self.ledger.write((), extra=[{"type": "arbiter_started", "at_s": clock.now_s(), "writer": self._writer}])
         self.meter.started()
@@ -255,6 +259,7 @@ class Loop:
         self.published.waits = waits
         self._halt.thaw()
         for event in result.events:
+            self.published.left = still_left(self.published.left, event.body)
             log.info("%s %s", event.id, event.body)
 
     def _take_over(self, ledger: OpenLedger) -> None:
@@ -262,6 +267,7 @@ class Loop:
         found = ledger.found
         clock.not_before(latest_s(found.state, found.demand.values()))
         self.published.world = World(found.state, found.memory, ledger.epoch)
+        self.published.left = found.left
         self._watch = DemandWatch(found.demand)
         self.published.outlooks = self._watch.outlooks
         self.meter.recovered(found.tally)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ebbtide.client.messages import RoutingTable
-from ebbtide.pool.ids import EndpointName
+from ebbtide.pool.ids import EndpointName, NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.observe.alerts import Standstill, standstill
@@ -29,6 +29,7 @@ class Published:
         outlooks: what the forecast expects of each endpoint.
         settling_since_s: a new arbiter does not decide before all have reported; 0: they have.
         tick_took_s: how long the last tick took.
+        left: nodes of a cluster that was taken down in good order; what was lost there is no news.
     """
 
     halt: Halt = field(default_factory=Halt)
@@ -39,6 +40,7 @@ class Published:
     routing_table: RoutingTable = field(default_factory=RoutingTable)
     settling_since_s: float = 0.0
     tick_took_s: float = 0.0
+    left: frozenset[NodeId] = frozenset()
 
     @property
     def state(self) -> PoolState:

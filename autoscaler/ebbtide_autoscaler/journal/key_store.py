@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ebbtide.client.messages import KeyGrant
+from ebbtide.config.suggestions import did_you_mean
 
 MADE_MAX = 10_000  # every gateway is told all of them; far above what one pool's teams need
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)  # as the names of the file
@@ -131,14 +132,15 @@ def _made(book: KeyStore, name: str) -> MadeKey:
     if name in book.file:  # guard: a key of the file is changed in the file
         raise ValueError(f"the key {name!r} stands in the pool's file: change it there and run `ebbtide up`")
     if name not in book.made:
-        raise ValueError(f"there is no key {name!r}; `ebbtide keys list` shows all")
+        meant = did_you_mean(name, book.made)
+        raise ValueError(f"there is no key {name!r}; {f'{meant} ' if meant else ''}`ebbtide keys list` shows all")
     return book.made[name]
 
 
 def row(made: MadeKey, now_s: float) -> dict[str, Any]:
     """A made key for people and scripts."""
-    old = {"old_secret_until_s": made.old_until_s} if made.old_sha256 and made.old_until_s > now_s else {}
-    return _row(made.grant, now_s) | {"from": "command", "made_s": made.made_s} | old
+    old = {"old_secret_until_at_s": made.old_until_s} if made.old_sha256 and made.old_until_s > now_s else {}
+    return _row(made.grant, now_s) | {"from": "command", "made_at_s": made.made_s} | old
 
 
 def _row(grant: KeyGrant, now_s: float) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def _row(grant: KeyGrant, now_s: float) -> dict[str, Any]:
         "requests_per_minute": grant.requests_per_minute,
         "tokens_per_minute": grant.tokens_per_minute,
         "concurrent_streams": grant.concurrent_streams,
-        "expires_s": grant.expires_s,
+        "expires_at_s": grant.expires_s,
     }
 
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from ebbtide.pool.events import Body, Event, NodeForgotten
+from ebbtide.pool.events import Body, Event, NodeForgotten, NodeFound
 from ebbtide.pool.handlers.apply import apply
-from ebbtide.pool.ids import EndpointName, RecordId, SlotId
+from ebbtide.pool.ids import EndpointName, NodeId, RecordId, SlotId
 from ebbtide.pool.lookup.records import together
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.forecast.demand_bins import BIN_S, Demand
@@ -59,6 +59,7 @@ class Recovered:
     keys: dict[str, MadeKey] = field(default_factory=dict)  # made by `ebbtide keys`, by name
     tally: CounterState = field(default_factory=CounterState)  # the counters of the metrics
     demand: Mapping[EndpointName, Demand] = field(default_factory=dict)  # of the days before
+    left: frozenset[NodeId] = frozenset()  # nodes of a cluster that was taken down in good order, and not seen since
     parts: list[Mapping[str, Any]] = field(default_factory=list)  # of a snapshot that is not whole yet
 
     def take(self, payload: Mapping[str, Any]) -> None:
@@ -77,6 +78,8 @@ class Recovered:
             self.demand = with_record(self.demand, payload)
         elif kind == "arbiter_started":
             self.tally.started()
+        elif kind == "pool_stopped":
+            self.left = nodes_of(self.state)
         elif kind == "key":
             made = recovered_key(payload)
             self.keys[made.grant.name] = made
@@ -91,6 +94,7 @@ class Recovered:
         """Fold one event in."""
         self.tally.take(self.state, event)
         self.state = apply(self.state, event)
+        self.left = still_left(self.left, event.body)
         if isinstance(event.body, NodeForgotten):  # nobody took back the fences of a node that died
             self.fences = {slot: name for slot, name in self.fences.items() if slot in self.state.slots}
 
@@ -107,6 +111,16 @@ class Recovered:
             whole = from_snapshot(self.parts)
             for one in fields(whole):
                 setattr(self, one.name, getattr(whole, one.name))
+
+
+def nodes_of(state: PoolState) -> frozenset[NodeId]:
+    """All nodes that the pool has or has lost."""
+    return frozenset(state.nodes) | {record.slot.node for record in state.slots.values()}
+
+
+def still_left(left: frozenset[NodeId], body: Body) -> frozenset[NodeId]:
+    """Of the nodes that were left in good order, those that are neither back nor forgotten."""
+    return left - {body.node} if left and isinstance(body, NodeFound | NodeForgotten) else left
 
 
 def plain(state: PoolState) -> dict[str, Any]:
@@ -126,6 +140,7 @@ def snapshot_of(known: Recovered) -> list[dict[str, Any]]:
             contents.append({"about": "state", "field": name, "value": value})
     contents.append({"about": "memory", "memory": MEMORY.dump_python(known.memory, mode="json")})
     contents += snapshot_parts(of_endpoints(known.demand, known.state.endpoints))
+    contents += [{"about": "left", "nodes": sorted(known.left)}] if known.left else []
     contents += [{"about": "config", "config": config} for config in known.configs]
     contents += [{"about": "fences", "fences": part} for part in _parts(known.fences)]
     contents += [
@@ -156,6 +171,8 @@ def from_snapshot(parts: Sequence[Mapping[str, Any]]) -> Recovered:
         elif about == "keys":
             for key in part["keys"]:
                 found.take({"type": "key", "key": key})
+        elif about == "left":
+            found.left = frozenset(map(NodeId, part["nodes"]))
         elif about == "tally":
             found.tally = CounterState.from_json(part["tally"])
     found.demand = demand

@@ -379,7 +379,7 @@ def _readiness(config: PoolFile, status: Mapping[str, Any]) -> tuple[str, bool]:
     going = {one["node"] for one in status.get("nodes", []) if (one["draining"] or "").startswith(UNNEEDED)}
     slots = [slot["state"] for slot in status.get("slots", []) if slot["node"] not in going]
     # One that leaves is heard until its last stream ends, but refuses whoever connects.
-    heard = any(one["heard_s_ago"] < 3 and not one.get("leaving") for one in status.get("gateways", []))
+    heard = any(one["heard_ago_s"] < 3 and not one.get("leaving") for one in status.get("gateways", []))
     # Where nodes are started on demand the first one may take minutes.
     has_slots = bool(slots or config.pool.nodes_max) and (
         "unfenced" not in slots or config.pool.mode is PoolMode.OBSERVE

@@ -6,7 +6,6 @@ was changed; or the ledger does not answer. Called from many threads.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from ebbtide.config.sections.pool_section import PoolMode
@@ -29,6 +28,7 @@ from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession
+from ebbtide_autoscaler.service.pool_view import held
 
 TAKE_S = 5.0  # what a person asks for is journaled within milliseconds, or the ledger hangs
 
@@ -75,23 +75,27 @@ class OperatorService:
         self._published, self._inbox, self._file, self._ledger = published, inbox, file, ledger
         self._forget_submission = forget_submission
 
-    def cancel(self, name: JobName, reason: str) -> None:
+    def cancel(self, name: JobName, reason: str) -> dict[str, Any]:
         """End a job at its next safe point; one whose driver was lost is over at once, and is not submitted again.
 
+        Returns:
+            ``changed``: False, it is over, or being cancelled, already.
+
         Raises:
-            ValueError: no such job is alive, or waits to be restored; or the ledger does not answer.
+            ValueError: the pool knows no such job, or the ledger does not answer.
         """
         must_be_open(self._ledger, self._published)
         known = self._published.state.jobs.get(name)
-        if known is not None and known.state is JobState.ENDED and known.outcome.startswith("lost:"):
+        if known is None:
+            raise ValueError(_not_a_job(self._published.state, name))
+        lost = known.state is JobState.ENDED and known.outcome.startswith("lost:")
+        if lost:
             if not known.cancelled:
                 self._take(CancelJob(name, reason), lambda state: state.jobs[name].cancelled)
             self._forget_submission(name)
-            return
-        if known is None or known.state is JobState.ENDED:
-            raise ValueError(f"no job {name} is alive, and none that was lost waits to be restored")
-        if not known.cancelled:
+        elif known.state is not JobState.ENDED and not known.cancelled:
             self._inbox.submit(CancelJob(name, reason))
+        return {"changed": not known.cancelled and (lost or known.state is not JobState.ENDED)}
 
     def cancel_submission(self, name: JobName, incarnation: str, reason: str) -> None:
         """End a job because its driver was told to stop.
@@ -171,43 +175,57 @@ class OperatorService:
 
     def _holder(self, name: JobName, *, changed: bool) -> dict[str, Any]:
         known = self._published.state.jobs.get(name)
-        held = known.held if known is not None else None
-        return {"changed": changed, "held": asdict(held) if held is not None else None}
+        return {"changed": changed, "held": held(known.held if known is not None else None)}
 
-    def freeze(self, reason: str) -> None:
+    def freeze(self, reason: str) -> dict[str, Any]:
         """Stop all decisions until :meth:`unfreeze`; outlives a restart of the arbiter.
 
+        Returns:
+            ``changed``: False, it was frozen already; ``frozen``: why, the first reason stays.
+
         Raises:
-            ValueError: it is frozen already, or the ledger does not answer.
+            ValueError: the ledger does not answer.
         """
         must_be_open(self._ledger, self._published)
-        state = self._published.state
-        if state.frozen:
-            raise ValueError(f"the pool is frozen already: {state.frozen}")
-        self._take(PoolFrozen(reason), lambda state: bool(state.frozen))
+        was = self._published.state.frozen
+        if not was:
+            self._take(PoolFrozen(reason), lambda state: bool(state.frozen))
+        return {"changed": not was, "frozen": was or reason}
 
-    def unfreeze(self) -> None:
-        """Decide again. Same errors."""
+    def unfreeze(self) -> dict[str, Any]:
+        """Decide again; ``changed``: False, no person had frozen the pool. Same errors."""
         must_be_open(self._ledger, self._published)
-        if not self._published.state.frozen:
-            raise ValueError("the pool is not frozen by a person")
-        self._take(PoolUnfrozen(), lambda state: not state.frozen)
+        was = self._published.state.frozen
+        if was:
+            self._take(PoolUnfrozen(), lambda state: not state.frozen)
+        return {"changed": bool(was)}
 
-    def drain(self, node: NodeId, reason: str) -> None:
-        """Have everything leave a node, in good order, and grant nothing there. Same errors."""
+    def drain(self, node: NodeId, reason: str) -> dict[str, Any]:
+        """Have everything leave a node, in good order, and grant nothing there.
+
+        Returns:
+            ``changed``: False, it was draining already; a new ``reason`` counts all the same.
+
+        Raises:
+            ValueError: the pool has no such node, or the ledger does not answer.
+        """
         must_be_open(self._ledger, self._published)
         state = self._published.state
         if node not in state.nodes:
             raise ValueError(f"node {node} is not in the pool")
         if state.draining.get(node) != reason:
             self._take(NodeDraining(node, reason), lambda state: state.draining.get(node) == reason)
+        return {"changed": node not in state.draining}
 
-    def undrain(self, node: NodeId) -> None:
-        """Use a node again. Same errors."""
+    def undrain(self, node: NodeId) -> dict[str, Any]:
+        """Use a node again; ``changed``: False, it was not draining. Same errors as `drain`."""
         must_be_open(self._ledger, self._published)
-        if node not in self._published.state.draining:
-            raise ValueError(f"node {node} is not draining")
-        self._take(NodeUndrained(node), lambda state: node not in state.draining)
+        state = self._published.state
+        if node not in state.nodes and node not in state.draining:
+            raise ValueError(f"node {node} is not in the pool")
+        if node in state.draining:
+            self._take(NodeUndrained(node), lambda state: node not in state.draining)
+        return {"changed": node in state.draining}
 
     def _take(self, body: Body, holds: Callable[[PoolState], bool]) -> None:
         """Submit what a person asked for and wait, but not for ever, until the ledger has it."""

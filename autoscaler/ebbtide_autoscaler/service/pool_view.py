@@ -1,13 +1,12 @@
 """The pool's state as JSON for people and scripts: what ``ebbtide status`` prints. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from ebbtide.pool.ids import JobName
+from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.rules.drain import is_drained, occupants
-from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
+from ebbtide.pool.state import Hold, JobRecord, PoolState, SlotRecord
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.held_jobs import why_held
@@ -27,17 +26,21 @@ def view(
     now_s: float,
     asides: Mapping[JobName, StepAside] = MappingProxyType({}),
     teams: Sequence[Team] = (),
+    left: frozenset[NodeId] = frozenset(),
 ) -> dict[str, Any]:
-    """Slots, endpoints, seats and jobs, each with what it is waiting for, and jobs with how they would step aside."""
+    """Slots, endpoints, seats and jobs, each with what it is waiting for, and jobs with how they would step aside.
+
+    ``left``: nodes of a cluster that was taken down in good order: their lost slots are no news and not shown.
+    """
     return {
-        "slots": [_slot(state, record) for record in _shown(state, now_s)],
+        "slots": [_slot(state, record) for record in _shown(state, now_s, left)],
         "endpoints": _endpoints(state, seen, waits, now_s),
         "teams": list(_teams(state, teams)),
         "jobs": [_job(state, name, seen, waits, now_s) | _aside(asides.get(name)) for name in sorted(state.jobs)],
         "gateways": [
             {
                 "url": heard.report.url,
-                "heard_s_ago": round(now_s - heard.at_s, 2),
+                "heard_ago_s": round(now_s - heard.at_s, 2),
                 "leaving": heard.report.leaving,
             }
             for heard in seen.gateways.values()
@@ -55,7 +58,7 @@ def view(
             }
             for node, size in state.nodes.items()
         ],
-        "frozen": {"why": state.frozen, "since_s": state.frozen_since_s} if state.frozen else None,
+        "frozen": {"why": state.frozen, "since_at_s": state.frozen_since_s} if state.frozen else None,
     }
 
 
@@ -79,9 +82,13 @@ def _teams(state: PoolState, teams: Sequence[Team]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _shown(state: PoolState, now_s: float) -> list[SlotRecord]:
+def _shown(state: PoolState, now_s: float, left: frozenset[NodeId]) -> list[SlotRecord]:
     records = sorted(state.slots.values(), key=lambda record: (record.slot.node, record.slot.index))
-    return [r for r in records if r.state is not SlotState.LOST or now_s - r.since_s < LOST_SHOWN_S]
+    return [
+        r
+        for r in records
+        if r.state is not SlotState.LOST or (now_s - r.since_s < LOST_SHOWN_S and r.slot.node not in left)
+    ]
 
 
 def _slot(state: PoolState, record: Any) -> dict[str, Any]:
@@ -94,7 +101,7 @@ def _slot(state: PoolState, record: Any) -> dict[str, Any]:
         "epoch": record.epoch or None,
         "parked": list(state.claims_on(record.slot.id)),
         "warm": [n for n, one in state.seats.items() if one.state is SeatState.WARM and record.slot.id in one.slots],
-        "since_s": record.since_s,
+        "since_at_s": record.since_s,
         "foreign": record.foreign or None,
     }
 
@@ -157,7 +164,7 @@ def _seat(state: PoolState, seat: Any, seen: Observation, waits: Mapping[str, st
         "last_error": seat.last_error or None,
         "revision": seat.revision or None,
         "stale": bool(seat.slots) and is_stale(state, seat),
-        "since_s": seat.since_s,
+        "since_at_s": seat.since_s,
         "waits": waits.get(seat.id),
     }
 
@@ -167,6 +174,13 @@ def _waits(job: JobRecord, waits: str | None) -> str | None:
     if job.held is not None and job.state is not JobState.ENDED:
         return waits if waits and "held by" in waits else why_held(job.spec.name, job.held)
     return waits if job.state is not JobState.RUNNING else None
+
+
+def held(hold: Hold | None) -> dict[str, Any] | None:
+    """Who holds a job aside, why, since when, and whether all of it is to be in files."""
+    if hold is None:
+        return None
+    return {"by": hold.by, "reason": hold.reason, "since_at_s": hold.since_s, "off_node": hold.off_node}
 
 
 def _aside(aside: StepAside | None) -> dict[str, Any]:
@@ -209,7 +223,8 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
         "crash_lost_steps": job.crash_lost_steps,
         "next_try_s": round(job.not_before_s - now_s, 1) if job.not_before_s > now_s else None,
         "outcome": job.outcome or None,
-        "since_s": job.since_s,
-        "held": asdict(job.held) if job.held else None,
+        "since_at_s": job.since_s,
+        "ended_at_s": job.since_s if job.state is JobState.ENDED else None,
+        "held": held(job.held),
         "waits": _waits(job, waits.get(name)),
     }

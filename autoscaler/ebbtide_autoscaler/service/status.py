@@ -1,7 +1,6 @@
 """What ``ebbtide status`` shows: the arbiter itself, alerts, and the pool (``pool_view``)."""
 
 import os
-from dataclasses import asdict
 from typing import Any
 
 from ebbtide_autoscaler.control import settings
@@ -23,7 +22,7 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
     usual_s = expected_s(published.world.memory.away, now_s, park_first=policy.park_first)
     ways = preemption_costs(state, seen, restart_s=restart_s, expected_s=usual_s) if seen else {}
     shared = settings.teams(loop.file.config) if loop.file.config else ()
-    found = view(state, seen, published.waits, now_s, ways, shared) if seen else {}
+    found = view(state, seen, published.waits, now_s, ways, shared, published.left) if seen else {}
     still, file = published.still, loop.file
     gateway = GatewayContact(
         last_s=loop.inbox.gateway_last_s,
@@ -39,16 +38,20 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
             "epoch": loop.ledger.epoch,
             "pid": os.getpid(),
             "frozen": still.why,
-            "frozen_since_s": still.since_s or None,
+            "frozen_since_at_s": still.since_s or None,
             "frozen_by": still.by or "",
             "mode": file.mode,
             "tick_s": round(published.tick_took_s, 5),
         },
         "metrics": loop.exporter.status(),
         "cluster": loop.node_scaler.status(),
-        "notices": [asdict(notice) for notice in (*told, *_metrics(loop))],
+        "notices": [_notice(one) for one in (*told, *_metrics(loop))],
         **found,
     }
+
+
+def _notice(one: Alert) -> dict[str, Any]:
+    return {"about": one.about, "name": one.name, "since_at_s": one.since_s, "why": one.why}
 
 
 def _metrics(loop: Loop) -> list[Alert]:

@@ -6,6 +6,7 @@ when it is asked for. So no command waits for what only others need: Ray takes s
 
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,10 +14,15 @@ from click.shell_completion import CompletionItem
 from ebbtide.cli import own_commands
 from ebbtide.cli.command_plugins import GROUP, CommandMissing, list_room_commands, load_command
 from ebbtide.cli.listed_command import ListedCommand, Section
-from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.errors import CommandFailed
+from ebbtide.cli.terminal.json_errors import exit_code_of, print_json_error, wants_json
 from ebbtide.cli.terminal.output import print_problems, warn
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.suggestions import nearest
+
+_WORDS = "ebbtide.words"  # in the context's meta: the command line
+
+_WORDS = "ebbtide.words"  # in the context's meta: the command line
 
 
 class Ebbtide(click.Group):
@@ -78,12 +84,32 @@ class Ebbtide(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a wrong file is printed problem by problem."""
+        """Run the command; a wrong file is printed problem by problem, and with ``--json`` every error as JSON."""
         try:
             return super().invoke(ctx)
-        except ConfigErrors as error:
-            print_problems(error.problems)
-            raise click.exceptions.Exit(BadInput.exit_code) from error
+        except (click.ClickException, ConfigErrors) as error:
+            if wants_json(ctx, ctx.meta.get(_WORDS, ()), error):
+                print_json_error(error)
+            elif isinstance(error, ConfigErrors):
+                print_problems(error.problems)
+            else:
+                raise
+            raise click.exceptions.Exit(exit_code_of(error)) from error
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Keep the words, which a parse that fails does not."""
+        words = tuple(args)
+        try:
+            ctx = super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            if "--json" not in words:
+                raise
+            print_json_error(error)
+            raise click.exceptions.Exit(error.exit_code) from error
+        ctx.meta[_WORDS] = words
+        return ctx
 
 
 def ebbtide_version() -> str:

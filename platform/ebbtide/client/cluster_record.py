@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ebbtide.config.suggestions import did_you_mean
+
 
 class NoPool(LookupError):
     """No running pool is on record here; the message says how to get one."""
@@ -75,11 +77,19 @@ def load_cluster(pool: str | None = None) -> ClusterRecord:
         return ClusterRecord(**found)
     except FileNotFoundError:
         which = f"pool {pool}" if pool else "pool"
-        raise NoPool(f"no running {which} is on record in {home()}; start one: ebbtide up FILE") from None
+        meant = did_you_mean(pool, known_pools()) if pool else None
+        raise NoPool(
+            f"no running {which} is on record in {home()}; {f'{meant} Or ' if meant else ''}start one: ebbtide up FILE"
+        ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RecordUnreadable(
             f"the record of the pool in {home()} cannot be read ({error}); run: ebbtide up FILE"
         ) from None
+
+
+def known_pools() -> list[str]:
+    """Names of all pools on record here."""
+    return sorted(path.parent.name for path in home().glob("*/cluster.json"))
 
 
 def forget_cluster(pool: str) -> None:

@@ -99,7 +99,11 @@ def rotate(name: str, grace: float, as_json: bool, pool: str | None) -> None:
 def revoke(name: str, as_json: bool, pool: str | None) -> None:
     """Close the key NAME for good. Requests that run end as they would; new ones are refused within a second."""
     row = _ask(pool, "revoke_key", name)
-    print_json(row) if as_json else click.echo(f"key {name} is revoked")
+    already = not row.get("changed", True)
+    if as_json:
+        print_json({key: value for key, value in row.items() if key != "changed"} | {"already": already})
+    else:
+        click.echo(f"key {name} is revoked{' already' if already else ''}")
 
 
 @keys.command(name="list")
@@ -109,17 +113,17 @@ def list_keys(as_json: bool, pool: str | None) -> None:
     """Show all keys, those of the pool's file too; never a secret."""
     rows = _ask(pool, "keys")
     if as_json:
-        print_json(rows)
+        print_json({"keys": rows})
         return
     columns = ("key", "from", "state", "scopes", "endpoints", "rpm", "tpm", "streams", "expires")
-    print_table(columns, [_cells(row) for row in rows])
+    print_table(columns, [_cells(row) for row in rows], optional=["from", "streams", "tpm", "rpm"], below=["endpoints"])
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     def when(at_s: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
-    old = row.get("old_secret_until_s")
+    old = row.get("old_secret_until_at_s")
     return (
         row["name"],
         row["from"],
@@ -129,7 +133,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
         row["requests_per_minute"],
         row["tokens_per_minute"],
         row["concurrent_streams"],
-        when(row["expires_s"]) if row["expires_s"] else None,
+        when(row["expires_at_s"]) if row["expires_at_s"] else None,
     )
 
 

@@ -34,8 +34,8 @@ def test_twice_is_no_error(home: Path) -> None:
     save_cluster(ClusterRecord(POOL, "127.0.0.1:9", "", "", str(home / "shared"), ""))
     forget_cluster(POOL)
     found = down("--pool", POOL)
-    assert (found.exit_code, found.output) == (0, f"the pool {POOL} is down already\n")
-    assert (down().exit_code, down().output) == (0, "every pool is down already\n")
+    assert (found.exit_code, found.output) == (0, f"pool {POOL} is down already\n")
+    assert (down().exit_code, down().output) == (0, "no pool is on record here: all are down already\n")
     assert json.loads(down("--pool", POOL, "--json").output) == {"pool": POOL, "down": True, "already": True}
 
 

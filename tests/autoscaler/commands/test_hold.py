@@ -12,7 +12,7 @@ from ebbtide_autoscaler.commands.hold import park, resume
 from ebbtide_autoscaler.lifecycle import progress
 from tests.builders.commands import FakeLink, a_status, no_sleep, run
 
-ANN = {"by": "ann", "reason": "new data", "since_s": 5.0}
+ANN = {"by": "ann", "reason": "new data", "since_at_s": 5.0, "off_node": False}
 
 
 def standing(state: str, held: dict[str, Any] | None, *, free: bool = True, frozen: str = "") -> dict[str, Any]:
@@ -62,7 +62,8 @@ def test_a_park_by_a_restart_says_so_and_json_says_all(link: Link) -> None:
     link.states = [standing("stopping", ANN, free=False), standing("waiting", ANN)]
     done = run(park, "train", "--json", "--wait")
     assert link.asked == [("park_job", "train", "no reason given", "me", False)]
-    facts = {"job": "train", "changed": True, "held": ANN, "state": "waiting", "step": 9, "durable_step": 9}
+    shown = ANN | {"since_at": "1970-01-01T00:00:05.000Z"}
+    facts = {"job": "train", "already": False, "held": shown, "state": "waiting", "step": 9, "durable_step": 9}
     assert (done.exit_code, json.loads(done.stdout)) == (0, facts)
     link.states = [standing("stopping", ANN, free=False), standing("waiting", ANN)]
     assert run(park, "train").stdout == "job train is aside without a process of its own, at step 9\n"
@@ -97,11 +98,13 @@ def test_a_resume_waits_until_the_job_trains_and_says_what_for(link: Link) -> No
 def test_asking_twice_is_no_error_and_says_so(link: Link) -> None:
     link.answer, link.states = {"changed": False, "held": ANN}, [standing("parked", ANN)]
     done = run(park, "train", "--json")
-    assert done.exit_code == 0 and "held already by ann: new data" in done.stderr
-    assert json.loads(done.stdout)["changed"] is False
+    assert done.exit_code == 0 and json.loads(done.stdout)["already"] is True
+    told = "job train is parked in place after step 9, durable 9 (held already by ann: new data)\n"
+    assert run(park, "train").stdout == told
     link.answer, link.states = {"changed": False, "held": None}, [standing("running", None)]
     done = run(resume, "train")
-    assert done.exit_code == 0 and "is not held by a person" in done.stderr
+    told = "job train runs on 1 slot, 9 steps done (no person holds it: it was free to go on already)\n"
+    assert (done.exit_code, done.stdout) == (0, told)
 
 
 def test_a_frozen_pool_takes_the_wish_and_says_that_nothing_moves(link: Link) -> None:

@@ -27,7 +27,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
 
 def test_a_freeze_carries_its_reason_and_who_asked(link: FakeLink) -> None:
     done = run(freeze, "--reason", "counting", "--json")
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"frozen": "counting (me)"})
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"frozen": "counting (me)", "already": False})
     assert run(unfreeze).exit_code == 0
     assert link.asked == [("freeze", "counting (me)"), ("unfreeze",)]
 
@@ -93,7 +93,7 @@ def test_a_cancel_that_does_not_wait_promises_an_end_or_tells_of_it(link: FakeLi
     for unsaid in (None, {"arbiter": {"frozen": ""}}):  # nobody answers; an arbiter that has not looked around yet
         link.states = [unsaid]
         unknown = run(cancel, "train", "--no-wait", "--json")
-        assert json.loads(unknown.stdout) == {"job": "train", "state": "cancelling"}
+        assert json.loads(unknown.stdout) == {"job": "train", "state": "cancelling", "already": False}
 
 
 def test_parked_gangs_count_as_being_on_their_node() -> None:

@@ -14,8 +14,8 @@ from ebbtide.ledger.epoch_log import EpochLog
 from ebbtide.pool.events import Body, Event, JobSubmitted, NodeFound
 from ebbtide.pool.ids import NodeId, RecordId
 from ebbtide_autoscaler.commands import status_source
-from ebbtide_autoscaler.commands.status import render
 from ebbtide_autoscaler.commands.status_source import look
+from ebbtide_autoscaler.commands.status_tables import render
 from ebbtide_autoscaler.journal import records
 from ebbtide_autoscaler.journal.records import Journal, Recovered
 from tests.autoscaler.closed_loop import a_job
@@ -29,7 +29,7 @@ def read(found: dict[str, Any]) -> str:
 
 
 def stands(by: str, why: str) -> dict[str, Any]:
-    return {"pool": "p", "arbiter": {"epoch": 3, "frozen": why, "frozen_by": by, "frozen_since_s": time.time() - 65}}
+    return {"pool": "p", "arbiter": {"epoch": 3, "frozen": why, "frozen_by": by, "frozen_since_at_s": time.time() - 65}}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_pool_that_moves_says_nothing_of_a_standstill() -> None:
 
 def test_stopped_signals_are_shown_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "signals stopped: every gateway is silent"
-    found = stands("", "") | {"notices": [{"about": "gateway", "name": "", "since_s": time.time() - 9, "why": why}]}
+    found = stands("", "") | {"notices": [{"about": "gateway", "name": "", "since_at_s": time.time() - 9, "why": why}]}
     assert re.search(rf"gateway since \d\d:\d\d:\d\d \((9|1\d) s\): {why}", read(found))
 
 

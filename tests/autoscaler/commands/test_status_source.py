@@ -9,6 +9,7 @@ import pytest
 
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_autoscaler.commands import status as command_status
+from ebbtide_autoscaler.commands import status_watch
 from ebbtide_autoscaler.commands import status_source
 from ebbtide_autoscaler.commands.status_source import age_words, glance, look
 from ebbtide_autoscaler.journal.status_record import record_file, subject_of, write_record
@@ -86,9 +87,12 @@ def test_a_watch_shows_what_lies_here_before_it_asks_anybody(
         raise Enough
 
     monkeypatch.setattr(command_status, "look", hangs)
+    monkeypatch.setattr(command_status, "the_pool", lambda _name: RECORD)
+    monkeypatch.setattr(status_watch, "is_terminal", lambda: True)
     leave(30.0)
+    watch: Any = command_status.status.callback
     with pytest.raises(Enough):
-        command_status._watch(RECORD)
+        watch(None, True, False, False)
     shown = capsys.readouterr().out
     assert "arbiter epoch 3" in shown and "left it on this machine 30." in shown
 
@@ -100,6 +104,9 @@ def test_a_watch_without_a_record_says_whom_it_asks(
         raise Enough
 
     monkeypatch.setattr(command_status, "look", hangs)
+    monkeypatch.setattr(command_status, "the_pool", lambda _name: RECORD)
+    monkeypatch.setattr(status_watch, "is_terminal", lambda: True)
+    watch: Any = command_status.status.callback
     with pytest.raises(Enough):
-        command_status._watch(RECORD)
+        watch(None, True, False, False)
     assert "pool p: its arbiter is asked, at 127.0.0.1:6379" in capsys.readouterr().out

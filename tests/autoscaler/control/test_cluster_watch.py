@@ -227,3 +227,10 @@ async def test_a_gpu_that_nobody_has_is_on_a_lease_that_nobody_remembers_and_its
     monkeypatch.setattr(agent_handles, "ANSWER_S", 0.05)
     agent.end_forgotten = Asked(hangs=True)
     assert await scene.around.strangers(slots) == expected, "a node that does not answer holds nothing up"
+
+
+async def test_a_node_of_a_cluster_that_was_taken_down_and_lives_on_is_found_again(scene: Scene) -> None:
+    scene.state = PoolState(nodes={A: 1000, B: 1000})
+    assert await scene.look() == []
+    scene.left = frozenset({A})
+    assert await scene.look() == [NodeFound(A, 1000)]

@@ -103,7 +103,7 @@ def stands_still(arbiter: Arbiter, why: str, *known: str) -> None:
     until(lambda: why in status(arbiter)["frozen"], lambda: f"never said {why!r}: {status(arbiter)}")
     began_s = time.monotonic()
     found = status(arbiter)
-    assert found["frozen_by"] == "ledger" and 0 <= time.time() - found["frozen_since_s"] < SOON_S
+    assert found["frozen_by"] == "ledger" and 0 <= time.time() - found["frozen_since_at_s"] < SOON_S
     arbiter.report_agent(AgentReport("a", "boot", {}, 1.0))
     rank = RankReport(
         job="j",
@@ -177,7 +177,7 @@ def test_an_append_that_hangs_stops_all_moves_until_it_is_through(start: Start, 
     hung_s = time.time()
     note(arbiter, "b")
     stands_still(arbiter, "has not answered", "a")
-    assert abs(status(arbiter)["frozen_since_s"] - hung_s) < 2.0
+    assert abs(status(arbiter)["frozen_since_at_s"] - hung_s) < 2.0
     note(arbiter, "c")
     time.sleep(2 * PATIENCE_S)
     stands_still(arbiter, "has not answered", "a")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 from ebbtide.client.messages import KeyGrant
-from ebbtide.pool.events import Body, Event, JobHeld, NodeFound, Slot, SlotFound
+from ebbtide.pool.events import Body, Event, JobHeld, NodeForgotten, NodeFound, NodeLost, Slot, SlotFound
 from ebbtide.pool.ids import EndpointName, NodeId, RecordId, SlotId
 from ebbtide.pool.state import Hold
 from ebbtide_autoscaler.core.plan.inputs import EndpointMemory, Memory
@@ -140,3 +140,28 @@ def test_a_copy_is_folded_on_apart() -> None:
     two.take({"type": "fence", "slot": "n:0", "name": ""})
     two.take({"type": "arbiter_started"})
     assert SlotId("n:0") in one.fences and one.tally != two.tally
+
+
+def of(*bodies: Body) -> list[dict[str, object]]:
+    return [json.loads(json.dumps(encode_event(Event(RecordId(f"1.{n}"), 9.0, None, b)))) for n, b in enumerate(bodies)]
+
+
+def test_nodes_of_a_pool_that_was_taken_down_are_left_until_they_are_back_or_forgotten() -> None:
+    old, new = NodeId("old"), NodeId("new")
+    slot = Slot(SlotId("old:0"), old, 0)
+    found = Recovered()
+    for record in of(NodeFound(old, 1), SlotFound(slot)):
+        found.take(record)
+    assert found.left == frozenset()
+    found.take({"type": "pool_stopped", "at_s": 9.0})
+    assert found.left == {old}
+    assert from_snapshot(parts(found)).left == {old}, "also when the next arbiter reads a snapshot"
+    for record in of(NodeFound(new, 1), NodeLost(old), NodeLost(new)):
+        found.take(record)
+    assert found.left == {old}, "a node of the new cluster that dies is news"
+    back, forgotten = found.copy(), found.copy()
+    for record in of(NodeFound(old, 1)):
+        back.take(record)
+    for record in of(NodeForgotten(old, (slot.id,))):
+        forgotten.take(record)
+    assert back.left == forgotten.left == frozenset()

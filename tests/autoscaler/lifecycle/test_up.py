@@ -57,9 +57,9 @@ def test_a_gateway_that_leaves_makes_no_pool_ready(tmp_path: Path) -> None:
     status: dict[str, Any] = {"slots": [{"node": "n0", "state": "free"}], "gateways": []}
     config = _file(tmp_path, "")
     assert _readiness(config, status) == ("slots: free; gateway: starting", False)
-    status["gateways"] = [{"heard_s_ago": 0.1, "leaving": True}]
+    status["gateways"] = [{"heard_ago_s": 0.1, "leaving": True}]
     assert _readiness(config, status) == ("slots: free; gateway: starting", False)
-    status["gateways"].append({"heard_s_ago": 0.1, "leaving": False})
+    status["gateways"].append({"heard_ago_s": 0.1, "leaving": False})
     assert _readiness(config, status) == ("slots: free; gateway: up", True)
 
 

@@ -38,7 +38,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
 
 def test_a_job_is_held_once_and_released_once_and_each_says_how_it_stands(loop: FakeLoop) -> None:
     arbiter = an_arbiter(loop)
-    ann = {"by": "ann", "reason": "data", "since_s": 5.0, "off_node": False}
+    ann = {"by": "ann", "reason": "data", "since_at_s": 5.0, "off_node": False}
     assert arbiter.park_job("train", "data", "ann") == {"changed": True, "held": ann}
     assert arbiter.park_job("train", "mine", "bob") == {"changed": False, "held": ann}, "the first one's word stands"
     off = ann | {"off_node": True}

@@ -37,6 +37,18 @@ def test_a_lost_slot_is_shown_as_long_as_it_is_news() -> None:
     assert view(state, seen, {}, 101.0 + LOST_SHOWN_S)["slots"] == []
 
 
+def test_a_lost_slot_of_a_cluster_that_was_taken_down_is_no_news_and_one_that_vanished_is() -> None:
+    old, new = NodeId("old"), NodeId("new")
+    bodies: tuple[Body, ...] = (
+        *(NodeFound(node, 1) for node in (old, new)),
+        *(SlotFound(Slot(SlotId(f"{node}:0"), node, 0)) for node in (old, new)),
+        *(NodeLost(node) for node in (old, new)),
+    )
+    state = replay([Event(RecordId(str(i)), 100.0, None, body) for i, body in enumerate(bodies)])
+    shown = view(state, Observation(started_s=0.0), {}, 101.0, left=frozenset({old}))["slots"]
+    assert [slot["slot"] for slot in shown] == ["new:0"]
+
+
 def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     state = with_ready(a_pool(endpoints=(an_endpoint(revision="a"),)), SEAT0, (S0,))
     state = with_job(state, a_job(), (S1,))
@@ -47,7 +59,7 @@ def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     seen = view(state, Observation(started_s=0.0), {}, 2_001.0)
     node = seen["nodes"][0]
     assert (node["draining"], node["drained"], node["occupants"]) == ("new disk", False, [SEAT0, TRAIN])
-    assert seen["frozen"] == {"why": "night", "since_s": 2_000.0}
+    assert seen["frozen"] == {"why": "night", "since_at_s": 2_000.0}
     seat, endpoint, job = seen["endpoints"][0]["seats"][0], seen["endpoints"][0], seen["jobs"][0]
     assert (endpoint["revision"], seat["revision"], seat["stale"]) == ("b", "a", True)
     assert (job["failures_in_a_row"], job["next_try_s"], job["last_error"]) == (1, 1.0, "out of memory")

@@ -11,13 +11,25 @@ from click.testing import CliRunner, Result
 from ebbtide.client.messages import KeyGrant
 from ebbtide_serve.commands import keys as keys_command
 
+ROW = {
+    "name": "team",
+    "from": "command",
+    "state": "good",
+    "scopes": ["models", "generate"],
+    "endpoints": "all",
+    "requests_per_minute": 7,
+    "tokens_per_minute": None,
+    "concurrent_streams": None,
+    "expires_at_s": None,
+}
+
 
 class Arbiter:
     """Notes calls; answers with ``answer``, or raises it."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.answer: Any = {"name": "team", "state": "good"}
+        self.answer: Any = dict(ROW)
 
     def call(self, method: str, *args: object, timeout_s: float) -> Any:
         self.calls.append((method, *args))
@@ -76,17 +88,15 @@ def test_a_refusal_is_the_users_and_a_silent_arbiter_is_not(run: Run, arbiter: A
 
 
 def test_list_shows_every_key_in_a_table_and_as_json(run: Run, arbiter: Arbiter) -> None:
-    row = {
-        "name": "team",
-        "from": "command",
-        "state": "good",
-        "scopes": ["models", "generate"],
-        "endpoints": "all",
-        "requests_per_minute": 7,
-        "tokens_per_minute": None,
-        "concurrent_streams": None,
-        "expires_s": None,
-    }
-    arbiter.answer = [row]
+    arbiter.answer = [ROW]
     assert "team" in run("list").stdout and "models,generate" in run("list").stdout
-    assert json.loads(run("list", "--json").stdout) == [row]
+    assert json.loads(run("list", "--json").stdout)["keys"] == [ROW | {"expires_at": None}]
+
+
+def test_a_key_that_is_revoked_twice_was_so_already(run: Run, arbiter: Arbiter) -> None:
+    for changed, line in [(True, "key team is revoked\n"), (False, "key team is revoked already\n")]:
+        arbiter.answer = ROW | {"state": "revoked", "changed": changed}
+        assert (run("revoke", "team").stdout, run("revoke", "team").exit_code) == (line, 0)
+        arbiter.answer = ROW | {"state": "revoked", "changed": changed}
+        found = json.loads(run("revoke", "team", "--json").stdout)
+        assert found["already"] is not changed and "changed" not in found

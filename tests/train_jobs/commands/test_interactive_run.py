@@ -114,7 +114,9 @@ def test_following_copies_what_it_prints_to_its_very_end(tmp_path: Path) -> None
         with output.open("ab") as file:
             file.write(b"more\n")
         now = states.pop(0) if len(states) > 1 else states[0]
-        return {"jobs": [{"job": "lab", "state": now, "slots": ["n:0"], "outcome": "finished: well", "since_s": 9e9}]}
+        return {
+            "jobs": [{"job": "lab", "state": now, "slots": ["n:0"], "outcome": "finished: well", "since_at_s": 9e9}]
+        }
 
     said: list[str] = []
     naps: list[float] = []

@@ -95,7 +95,14 @@ def test_a_job_that_is_not_named_well_is_refused(file: Path, name: str | None, s
 
 
 def view(state: str, waits: str = "", since_s: float = 1000.0, slots: int = 0) -> dict[str, Any]:
-    job = {"job": "first", "state": state, "waits": waits, "slots": ["n:0"] * slots, "since_s": since_s, "outcome": "x"}
+    job = {
+        "job": "first",
+        "state": state,
+        "waits": waits,
+        "slots": ["n:0"] * slots,
+        "since_at_s": since_s,
+        "outcome": "x",
+    }
     return {"jobs": [job]}
 
 

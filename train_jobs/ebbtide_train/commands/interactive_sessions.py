@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ebbtide.cli.terminal.causes import cause
 from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
 from ebbtide.client.arbiter_link import ArbiterLink
@@ -33,7 +34,13 @@ def sessions_command(pool: str | None, as_json: bool) -> None:
         print_json({"sessions": rows})
         return
     columns = ("session", "state", "owner", "for", "command", "remark", "log")
-    print_table(columns, [[row[column] for column in columns] for row in rows])
+    print_table(columns, [_cells(row) for row in rows], below=["command", "remark", "log"], optional=["for", "owner"])
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    for_s = f"{max(0.0, time.time() - row['since_at_s']):.0f} s"
+    remark = row["remark"] or cause(row["outcome"])
+    return row["session"], row["state"], row["owner"], for_s, row["command"], remark, row["log"]
 
 
 def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -60,8 +67,7 @@ def sessions(shared_dir: Path, status: Mapping[str, Any] | None) -> Iterator[dic
             "says": "" if view is None else describe(view),
             "owner": told.get("owner", ""),
             "node": told.get("node", ""),
-            "since_s": since_s,
-            "for": f"{max(0.0, now_s - since_s):.0f} s",
+            "since_at_s": since_s,
             "command": " ".join(told.get("command", ())),
             "images": told.get("images", 0),
             "image_bytes": told.get("image_bytes", 0),

@@ -127,7 +127,7 @@ def standing(service: JobService, link: Link, submitted: Submitted) -> Standing:
     """Look once."""
     ray_status = str(getattr(status := service.get_job_status(submitted.submission_id), "value", status))
     view: Mapping[str, Any] | None = job_view(link.call("status"), submitted.job)
-    if view is not None and view["state"] == "ended" and view.get("since_s", 0.0) < submitted.at_s - SKEW_S:
+    if view is not None and view["state"] == "ended" and view.get("since_at_s", 0.0) < submitted.at_s - SKEW_S:
         view = None  # an earlier run of that name
     if view is None:
         return Standing("submitted", f"its driver is {ray_status.lower()}", ray_status)

@@ -45,17 +45,19 @@ def list_(*, job: str, where: StoreOptions, as_json: bool) -> None:
     with as_command_error():
         found = _checkpoints(_paths(where, job)).list()
     if as_json:
-        print_json([_row(one) for one in found])
+        print_json({"job": job, "checkpoints": [_row(one) for one in found]})
         return
     if not found:
         click.echo(f"job {job} has committed nothing yet")
         return
-    print_table(("CHECKPOINT", "SIZE", "COMMITTED", "COUNTS", ""), [_cells(one) for one in found])
+    columns = ("CHECKPOINT", "SIZE", "COMMITTED", "COUNTS", "DAMAGE")
+    print_table(columns, [_cells(one) for one in found], below=["DAMAGE"], optional=["SIZE"])
 
 
 def _row(one: "Listed") -> dict[str, object]:
     about = None if one.about is None else asdict(one.about)
-    return {**asdict(one), "id": str(one.id), "epoch": one.id.epoch, "step": one.id.step, "about": about}
+    facts = {key: value for key, value in asdict(one).items() if key != "written_s"} | {"written_at_s": one.written_s}
+    return {**facts, "id": str(one.id), "epoch": one.id.epoch, "step": one.id.step, "about": about}
 
 
 def _cells(one: "Listed") -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.output import console, json_option, print_json, warn
+from ebbtide.cli.terminal.output import console, is_terminal, json_option, print_json, warn
 from ebbtide.client.cluster_record import NoPool, load_cluster
 from ebbtide.diagnostics.doctor.bandwidth_check import BandwidthReading, measure_bandwidth
 from ebbtide.diagnostics.doctor.doctor_report import POOL_BYTES, DoctorOptions, Report, examine
@@ -181,6 +181,10 @@ def _print(report: Report) -> None:
     for verdict, findings in by_verdict(report.findings).items():
         title, colour = _TITLES[verdict]
         on.print(Text(f"\n{title}", style=f"bold {colour}"))
+        if not is_terminal():
+            for finding in findings:
+                on.print(Text(f"  {finding.id}  {' '.join(_told(finding).plain.split())}"))
+            continue
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")

@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from ebbtide.cli.terminal.causes import cause
 from ebbtide.cli.terminal.completion_names import complete_subjects, index_file
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
-from ebbtide.cli.terminal.event_sentences import clock, sentence, short
-from ebbtide.cli.terminal.output import json_option, print_json
+from ebbtide.cli.terminal.event_sentences import clock, is_long, sentence, short
+from ebbtide.cli.terminal.output import json_option, print_json, print_json_line
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.ledger.reader import follow as follow_ledger
@@ -108,7 +109,7 @@ def events(
         after_s = time.time() - since_s if since_s is not None else 0.0
         found = index.events(after_s, limit=limit, subject=about, types=SHOWN)
     if as_json and not follow:
-        print_json([record.payload for record in found])
+        print_json({"events": [record.payload for record in found]})
         return
     for record in found:
         _print(record.payload, as_json)
@@ -118,7 +119,7 @@ def events(
 
 def _print(payload: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(payload))
+        print_json_line(payload)
     else:
         click.echo(f"{clock(payload['at_s'])}  {payload['id']:>7}  {_would(payload)}{sentence(payload['body'])}")
 
@@ -166,14 +167,22 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
     click.secho(f"{subject}", bold=True)
     told: set[str] = set()
     for record in found:
-        for cause in reversed(chains[record.id]):
-            if cause.id not in told and cause.id not in {r.id for r in found}:
-                _tell(cause, "  because ")
-                told.add(cause.id)
+        for before in reversed(chains[record.id]):
+            if before.id not in told and before.id not in {r.id for r in found}:
+                _tell(before, "  because ")
+                told.add(before.id)
         told.add(record.id)
         _tell(record, "  ")
     for who, reason in reasons.items():
-        click.secho(f"  now: {who} {reason}" if who != name else f"  now: {reason}", fg="yellow")
+        told_now = cause(reason)
+        click.secho(f"  now: {who} {told_now}" if who != name else f"  now: {told_now}", fg="yellow")
+    if any(is_long(value) for record in found for value in _body(record).values()):
+        click.echo(f"  more: ebbtide logs {name}, or ebbtide why {name} --json")
+
+
+def _body(record: IndexedRecord) -> dict[str, Any]:
+    body: Any = record.payload["body"]
+    return body if isinstance(body, dict) else {}
 
 
 def _tell(record: IndexedRecord, indent: str) -> None:

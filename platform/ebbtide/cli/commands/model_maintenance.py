@@ -64,7 +64,7 @@ def verify(
         for one in wanted:
             answers.append(_verify(store, one, deep, bar))
     if as_json:
-        print_json(answers)
+        print_json({"models": answers})
     else:
         for answer in answers:
             _tell_damage(answer)
@@ -204,7 +204,7 @@ def _print_collected(store: ObjectStore, goes: list[Verdict], done: Collected, d
             (_what(store, verdict), decimal(verdict.size_bytes), _deed(verdict.fate, dry_run), verdict.why)
             for verdict in goes
         ]
-        print_table(("WHAT", "SIZE", "FATE", "WHY"), rows)
+        print_table(("WHAT", "SIZE", "FATE", "WHY"), rows, below=["WHY"])
     trashed = sum(verdict.size_bytes for verdict in goes if verdict.fate is Fate.TRASH)
     if dry_run:
         removed = sum(verdict.size_bytes for verdict in goes if verdict.fate is Fate.REMOVE)

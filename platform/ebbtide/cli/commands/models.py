@@ -67,7 +67,8 @@ def import_(*, source: str, name: str | None, tag: str, where: StoreOptions, as_
             except KeyboardInterrupt:
                 raise CommandFailed("stopped; what was copied is kept, and the same command goes on with it") from None
     if as_json:
-        print_json({"how": done.how.value, **{k: v for k, v in asdict(done).items() if k != "how"}})
+        facts = {key: value for key, value in asdict(done).items() if key not in ("how", "seconds")}
+        print_json({"how": done.how.value, **facts, "took_s": done.seconds})
         return
     for note in done.notes:
         warn(note)
@@ -96,10 +97,10 @@ def list_(*, where: StoreOptions, as_json: bool) -> None:
     with as_command_error():
         rows = list_models(store)
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json({"models": [asdict(row) for row in rows]})
         return
     columns = ("NAME", "TAG", "OBJECT", "SIZE", "TENSORS", "TYPE", "SINCE", "USED BY")
-    print_table(columns, [_cells(row) for row in rows])
+    print_table(columns, [_cells(row) for row in rows], below=["USED BY"], optional=["TENSORS", "SINCE", "TYPE"])
 
 
 def _cells(row: ModelRow) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from ebbtide.cli.terminal.causes import cause
 from ebbtide.pool.plural import many
 
 Body = Mapping[str, Any]
@@ -91,12 +92,18 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
 
 
 def sentence(body: Body) -> str:
-    """What happened; a kind that is not known here is shown as it is."""
+    """What happened, in one line; a kind that is not known here is shown as it is."""
+    body = {name: cause(value) if is_long(value) else value for name, value in body.items()}
     tell = _SENTENCES.get(str(body.get("kind")))
     try:
         return tell(body) if tell else str(dict(body))
     except (KeyError, TypeError, ValueError):
         return str(dict(body))
+
+
+def is_long(value: object) -> bool:
+    """Whether it is a text of several lines: a traceback, the end of a log."""
+    return isinstance(value, str) and len(value.strip().splitlines()) > 1
 
 
 def clock(at_s: float) -> str:

@@ -2,10 +2,10 @@
 
 import sys
 
-from rich.table import Table
 from rich.text import Text
 
 from ebbtide.cli.terminal.output import console
+from ebbtide.cli.terminal.tables import Listing
 from ebbtide.diagnostics.probe.probe_report import NodeReport, ProbeReport, TierLine
 from ebbtide.snapshot.tiers.formatting import IN_WORDS, gigabytes, seconds
 
@@ -41,15 +41,13 @@ def _heading(node: NodeReport) -> str:
     return f"{name}: {node.workers} {'worker' if node.workers == 1 else 'workers'}{pids}"
 
 
-def _tiers(node: NodeReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("  tier", "free", "back", "durable", "memory", "disk"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("", overflow="fold")
+def _tiers(node: NodeReport) -> Listing:
+    rows = []
     for line in node.tiers:
         colour = "green" if line.tier is node.choice else "" if line.holds else "dim"
-        table.add_row(*(Text(cell, style=colour) for cell in _cells(node, line)))
-    return table
+        rows.append([Text(cell, style=colour) for cell in _cells(node, line)])
+    columns = ("  tier", "free", "back", "durable", "memory", "disk", "how")
+    return Listing("", columns, rows, below=["how"], optional=["disk", "memory", "durable"])
 
 
 def _cells(node: NodeReport, line: TierLine) -> tuple[str, ...]:

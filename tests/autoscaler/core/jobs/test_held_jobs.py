@@ -198,7 +198,7 @@ def test_status_says_who_holds_a_job_also_where_nobody_decides() -> None:
     seen = Observation(started_s=0.0)
     for state in (RUNNING3, parked(RUNNING3)):
         (job,) = view(held(state), seen, {}, NOW)["jobs"]
-        facts = {"by": "ann", "reason": "new data", "since_s": 1_000.0, "off_node": False}
+        facts = {"by": "ann", "reason": "new data", "since_at_s": 1_000.0, "off_node": False}
         assert job["held"] == facts and job["waits"] == SAID
     (job,) = view(held(RUNNING3), seen, {TRAIN: f"{SAID}; and the pool is frozen (night)"}, NOW)["jobs"]
     assert job["waits"].endswith("frozen (night)")

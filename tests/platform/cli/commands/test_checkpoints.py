@@ -44,7 +44,7 @@ def test_all_are_listed_the_newest_first(shared: Path) -> None:
     assert told.exit_code == 0, told.output
     rows = [line.split() for line in told.stdout.splitlines()[1:] if line.strip()]
     assert [row[0] for row in rows] == ["e2/step-3", "e1/step-2"]
-    listed = json.loads(checkpoints("list", RUN, "--shared-dir", str(shared), "--json").stdout)
+    listed = json.loads(checkpoints("list", RUN, "--shared-dir", str(shared), "--json").stdout)["checkpoints"]
     assert [(one["epoch"], one["step"], one["counts"], one["problem"]) for one in listed] == [
         (2, 3, True, ""),
         (1, 2, True, ""),

@@ -38,7 +38,7 @@ def test_what_is_whole_is_told(shared: Shared) -> None:
     shared.bring()
     done = models("verify", "Tiny-1", *shared.option)
     assert done.exit_code == 0 and done.stdout == "Tiny-1:latest: whole, 501.8 kB\n"
-    assert json.loads(models("verify", "--all", *shared.option, "--json").stdout)[0]["damage"] == []
+    assert json.loads(models("verify", "--all", *shared.option, "--json").stdout)["models"][0]["damage"] == []
 
 
 def test_damage_names_file_chunk_and_remedy_and_the_remedy_works(shared: Shared) -> None:
@@ -66,7 +66,7 @@ def test_all_models_are_verified_each_once_and_those_without_a_name_too(shared: 
     models("rm", "second", *shared.option)
     flip(shared, second)
     done = models("verify", "--all", *shared.option, "--json")
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["models"]
     assert done.exit_code == 1 and len(found) == 2
     assert [bool(one["damage"]) for one in found if one["object"] == second] == [True]
     assert found[1]["damage"][0]["file"] == FIRST and found[1]["damage"][0]["part"]["offset"] == 0
@@ -128,7 +128,7 @@ def test_gc_moves_to_the_trash_and_then_removes(shared: Shared, monkeypatch: pyt
     second = json.loads(models("gc", *shared.option, "--json").stdout)
     assert second["removed_bytes"] >= 501788 and not list((shared.store / "trash").iterdir())
     assert [one["fate"] for one in second["verdicts"]] == ["keep", "remove"]
-    assert [row["name"] for row in json.loads(models("list", *shared.option, "--json").stdout)] == ["stays"]
+    assert [row["name"] for row in json.loads(models("list", *shared.option, "--json").stdout)["models"]] == ["stays"]
 
 
 def test_gc_takes_what_was_made_of_a_model_with_the_model(shared: Shared) -> None:

@@ -168,7 +168,7 @@ def test_the_list_is_a_table(shared: Shared) -> None:
     assert head[:5] == ["NAME", "TAG", "OBJECT", "SIZE", "TENSORS"]
     assert [row[:2] for row in rows] == [["Tiny-1", "latest"], ["org/x", "v1"]]
     assert rows[0][3:7] == ["501.8", "kB", "12", "F32"] and "also org/x:v1" in done.stdout
-    found = json.loads(models("list", *shared.option, "--json").stdout)
+    found = json.loads(models("list", *shared.option, "--json").stdout)["models"]
     assert [row["name"] for row in found] == ["Tiny-1", "org/x"] and found[0]["num_tensors"] == 12
 
 
@@ -225,7 +225,7 @@ def test_rm_of_what_is_no_models_name_is_bad_input(shared: Shared, name: str) ->
     shared.bring()
     done = models("rm", name, *shared.option, "--json")
     assert done.exit_code == 2 and done.stdout == ""
-    assert len(json.loads(models("list", *shared.option, "--json").stdout)) == 1
+    assert len(json.loads(models("list", *shared.option, "--json").stdout)["models"]) == 1
 
 
 def test_rm_takes_no_checkpoint_of_a_training_also_one_that_leads_nowhere(shared: Shared) -> None:

@@ -67,3 +67,14 @@ def test_a_seat_of_an_engine_that_tells_nothing_of_its_start_is_just_ready() -> 
     nothing = events.Event(RecordId("1.2"), 0.0, None, events.SeatReady(SeatId("e/0"), ()))
     assert sentence(encode_event(known)["body"]) == "seat e/0 is ready (weights by own in 0.00 s)"
     assert sentence(encode_event(nothing)["body"]) == "seat e/0 is ready"
+
+
+def test_a_traceback_in_an_event_is_told_by_its_cause_in_one_line() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/a.py", line 1, in f\nValueError: no data\n'
+    for body in (
+        {"kind": "job_crashed", "job": "j", "lost_steps": 2, "why": trace},
+        {"kind": "seat_died", "seat": "e/0", "why": f"its start failed: {trace}"},
+        {"kind": "job_ended", "job": "j", "outcome": "failed", "detail": trace},
+    ):
+        told = sentence(body)
+        assert told.endswith("ValueError: no data") and "\n" not in told and "a.py" not in told

@@ -18,7 +18,7 @@ def test_a_table_in_a_pipe_is_neither_cut_nor_coloured_nor_read_as_markup(capsys
         ["slot", "held", "by"],
         ["a:0", "[bold]tiny[/]"],
         ["a:1", long],
-        ["a:2"],
+        ["a:2", "-"],
     ]
 
 
