@@ -152,8 +152,8 @@ def headers(draw: st.DrawFn) -> bytes:
     items = draw(st.permutations(sorted(fields.items())))
     ascii_only, indent = draw(st.booleans()), draw(st.sampled_from([None, 0, 2]))
     space = st.text(" \t\r\n", max_size=3)
-    text = draw(space) + json.dumps(dict(items), ensure_ascii=ascii_only, indent=indent) + draw(space)
-    return content_of(text, bytes(max(0, at + draw(st.sampled_from([0] * 20 + [-1, 1])))))
+    whole = draw(space) + json.dumps(dict(items), ensure_ascii=ascii_only, indent=indent) + draw(space)
+    return content_of(whole, bytes(max(0, at + draw(st.sampled_from([0] * 20 + [-1, 1])))))
 
 
 @settings(max_examples=examples(600), deadline=None)
