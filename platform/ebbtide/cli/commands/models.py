@@ -167,7 +167,7 @@ def rm(*, name: str, where: StoreOptions, as_json: bool) -> None:
             raise BadInput(f"there is no {ref_text}:{tag_text}; tags of {ref_text}: {there}")
         answer: dict[str, Any] = {"removed": f"{ref_text}:{tag_text}", "object": target, "names": [], "holders": []}
         if target is not None:
-            answer["names"] = [str(one) for one in store.refs.list() if one.object == target]
+            answer["names"] = [str(one) for one in store.refs.readable() if one.object == target]
             answer["holders"] = [one.who for one in holders_of_objects(store).get(of_object(target), [])]
     if as_json:
         print_json(answer)
