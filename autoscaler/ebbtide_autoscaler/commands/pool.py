@@ -8,12 +8,15 @@ from pathlib import Path
 
 import click
 
+from ebbtide.cli.commands.hub_imports import bring_in, missing_problems
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
+from ebbtide.config.checks.hub_models import with_hub_models
 from ebbtide.config.checks.machine_checks import check, model_fault
+from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
@@ -65,8 +68,13 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def read_pool_file(file: Path) -> PoolFile:
+def read_pool_file(file: Path, *, import_models: bool = False, quiet: bool = False) -> PoolFile:
     """A pool's file that is sound here.
+
+    Args:
+        file: where it is.
+        import_models: bring in models of the hub that the pool's store does not have.
+        quiet: no lines about that.
 
     Raises:
         BadInput: it is not, or describes no pool.
@@ -75,7 +83,11 @@ def read_pool_file(file: Path) -> PoolFile:
     check(loaded, environ=os.environ, starting=True)
     if loaded.config.is_submission:
         raise BadInput(f"{file} describes no pool (it has no pool.shared_dir): submit it to one with `ebbtide submit`")
-    return bring_up.with_digests(loaded.config, os.environ)
+    if import_models:
+        bring_in(loaded, quiet=quiet)
+    elif absent := missing_problems(loaded):
+        raise ConfigErrors(absent)
+    return bring_up.with_digests(with_hub_models(loaded).config, os.environ)
 
 
 def pending_changes(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
@@ -98,9 +110,12 @@ def show(found: Sequence[Change]) -> None:
 @click.option("--rollback", is_flag=True, help="Put the file that was in force before the present one back, not FILE.")
 @click.option("--yes", is_flag=True, help="Do not ask before a rollback.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until changed endpoints run what the file says.")
+@click.option("--import", "import_", is_flag=True, help="First import models of the Hugging Face hub that FILE names.")
 @POOL
 @json_option
-def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | None, as_json: bool) -> None:
+def up(
+    file: Path | None, rollback: bool, yes: bool, no_wait: bool, import_: bool, pool: str | None, as_json: bool
+) -> None:
     """Bring the pool of FILE up, or make a running one agree with it.
 
     Starts a Ray cluster on this machine unless the file names one to join. In a running pool only what changed
@@ -114,7 +129,7 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
         config, standing = _before(record), PoolPresence("up", record)
         path = Path(record.config_file)
     else:
-        config, path = read_pool_file(file), file.resolve()
+        config, path = read_pool_file(file, import_models=import_, quiet=as_json), file.resolve()
         standing = look_for(config.pool.name)
     found = pending_changes(config, standing)
     _refuse(conflicts(found))

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from ebbtide.cli.commands.hub_imports import missing_problems
 from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.cli.terminal.output import json_option, print_json, print_problems
-from ebbtide.config.checks.machine_checks import check
+from ebbtide.config.checks.machine_checks import world_problems
 from ebbtide.config.errors import ConfigErrors, ConfigProblem
 from ebbtide.config.loading.pool_file_loader import load_file
 
@@ -26,7 +27,7 @@ def validate(ctx: click.Context, *, file: Path, offline: bool, as_json: bool) ->
     try:
         loaded = load_file(file)
         if not offline:
-            check(loaded, environ=os.environ)
+            problems = (*world_problems(loaded, environ=os.environ), *missing_problems(loaded))
     except ConfigErrors as error:
         problems = error.problems
     if as_json:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.json_schema import pool_file_schema
