@@ -16,6 +16,7 @@ _FLAGS = (
     "--json",
     "--wait",
     "--no-wait",
+    "--import",
     "--rollback",
     "--yes",
     "--watch",
