@@ -84,7 +84,7 @@ STAND_INS: Mapping[str, click.Command] = {
         _stand_in("submit", "--job --follow --no-follow --json", file=True),
         _stand_in("undrain", "--pool --json", completes=complete_nodes),
         _stand_in("unfreeze", "--pool --json"),
-        _stand_in("up", "--rollback --yes --no-wait --pool --json", file=True),
+        _stand_in("up", "--import --rollback --yes --no-wait --pool --json", file=True),
     )
     if command.name
 }
