@@ -126,7 +126,7 @@ def simulate(
 
     from ebbtide_simulator import play  # noqa: PLC0415
     from ebbtide_simulator.scenes.given import load_inputs, load_ledger  # noqa: PLC0415
-    from ebbtide_simulator.traffic.traces import BadTrace  # noqa: PLC0415
+    from ebbtide_simulator.traffic.trace_files import BadTrace  # noqa: PLC0415
 
     check_outputs(json_path, page_path, keep, [config, *(path for path, *_ in (*serving, *jobs))])
     if ledger is not None and (serving or jobs):

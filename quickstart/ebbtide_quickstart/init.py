@@ -47,7 +47,7 @@ def init(file: Path, gpus: int | None, model: str | None, entrypoint: str | None
         make_example_model(folder / EXAMPLE_MODEL)
         written[EXAMPLE_MODEL] = "a small random model, which answers nonsense"
     if as_json:
-        print_json({"file": str(file), "written": sorted(written), "port": draft.port})
+        print_json({"file": str(file), "files": sorted(written), "port": draft.port})
         return
     for name, what in written.items():
         click.echo(f"{name}: {what}")

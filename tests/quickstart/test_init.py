@@ -66,7 +66,9 @@ def test_it_names_a_port_that_is_free(tmp_path: Path) -> None:
             pass  # another process has it, which serves as well
         else:
             taken.listen()
-        answer: Any = json.loads(run("--json").stdout)
+        result = run("--json")
+        assert result.exit_code == 0, result.output
+        answer: Any = json.loads(result.stdout)
     assert answer["port"] != 8000
     assert load_file(tmp_path / "pool.yaml").config.gateway.port == answer["port"]
 

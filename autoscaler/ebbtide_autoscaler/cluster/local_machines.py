@@ -44,7 +44,7 @@ class LocalMachines:
     def there(self) -> Sequence[Machine]:
         """All that run; records of those that have ended are removed."""
         with self._lock:
-            return [machine for path in sorted(self._folder.glob("*.json")) if (machine := self._alive(path))]
+            return [machine for path in sorted(self._folder.glob("[!.]*.json")) if (machine := self._alive(path))]
 
     def _alive(self, path: Path) -> Machine | None:
         found = json.loads(path.read_text())

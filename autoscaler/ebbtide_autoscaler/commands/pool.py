@@ -17,7 +17,9 @@ from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, RecordUnreadable, home, load_cluster
+from ebbtide.config.checks.hub_models import hub_models, with_hub_models
 from ebbtide.config.checks.machine_checks import check, model_fault
+from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
@@ -37,8 +39,13 @@ ROLL_S = 3600.0  # a large model that is read from a slow disk, a few replicas i
 COLOURS = {"+": "green", "-": "red", "!": "red"}
 
 
-def read_pool_file(file: Path) -> PoolFile:
+def read_pool_file(file: Path, *, import_models: bool = False, quiet: bool = False) -> PoolFile:
     """A pool's file that is sound here.
+
+    Args:
+        file: where it is.
+        import_models: bring in models of the hub that the pool's store does not have.
+        quiet: no lines about that.
 
     Raises:
         BadInput: it is not, or describes no pool.
@@ -49,7 +56,14 @@ def read_pool_file(file: Path) -> PoolFile:
     check(loaded, environ=os.environ, starting=True)
     if loaded.config.is_submission:
         raise BadInput(f"{file} describes no pool (it has no pool.shared_dir): submit it to one with `ebbtide submit`")
-    return bring_up.with_digests(loaded.config, os.environ)
+    if next(hub_models(loaded), None) is not None:
+        from ebbtide.cli.commands.hub_imports import bring_in, missing_problems  # noqa: PLC0415 - the store comes with it
+
+        if import_models:
+            bring_in(loaded, quiet=quiet)
+        elif absent := missing_problems(loaded):
+            raise ConfigErrors(absent)
+    return bring_up.with_digests(with_hub_models(loaded).config, os.environ)
 
 
 def pending_changes(config: PoolFile, standing: PoolPresence) -> tuple[Change, ...]:
@@ -74,9 +88,12 @@ def show(found: Sequence[Change]) -> None:
 @click.option("--rollback", is_flag=True, help="Put the file that was in force before the present one back, not FILE.")
 @click.option("--yes", is_flag=True, help="Do not ask before a rollback.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until changed endpoints run what the file says.")
+@click.option("--import", "import_", is_flag=True, help="First import models of the Hugging Face hub that FILE names.")
 @POOL
 @json_option
-def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | None, as_json: bool) -> None:
+def up(
+    file: Path | None, rollback: bool, yes: bool, no_wait: bool, import_: bool, pool: str | None, as_json: bool
+) -> None:
     """Bring the pool of FILE up, or make a running one agree with it.
 
     Starts a Ray cluster on this machine unless the file names one to join. In a running pool only what changed
@@ -87,7 +104,7 @@ def up(file: Path | None, rollback: bool, yes: bool, no_wait: bool, pool: str | 
 
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
-    given = None if file is None else read_pool_file(file)
+    given = None if file is None else read_pool_file(file, import_models=import_, quiet=as_json)
     with _alone(the_pool(pool).pool if given is None else given.pool.name):
         if given is None or file is None:
             record = join_pool(pool)

@@ -44,7 +44,7 @@ from ebbtide_simulator.recorded.happened import Uses
 from ebbtide_simulator.recorded.job_past import JobPast, JobPasts
 from ebbtide_simulator.recorded.measured import Durations
 from ebbtide_simulator.recorded.presence import Presence
-from ebbtide_simulator.traffic.traces import BadTrace
+from ebbtide_simulator.traffic.trace_files import BadTrace
 
 DAY_S = 86_400.0
 POINTS = 2000  # of a picture: as a week has, by five minutes

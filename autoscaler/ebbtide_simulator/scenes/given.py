@@ -9,7 +9,7 @@ from ebbtide_simulator.recorded.replay_file import ReplayFile
 from ebbtide_simulator.scenes.file import SimulationFile
 from ebbtide_simulator.scenes.replay import Recorded
 from ebbtide_simulator.scenes.scene import FACTOR_MAX, Inputs, Named, read
-from ebbtide_simulator.traffic.traces import BadTrace
+from ebbtide_simulator.traffic.trace_files import BadTrace
 
 
 def load_inputs(

@@ -27,7 +27,8 @@ from ebbtide_simulator.recorded.replay_file import ReplayEndpoint, ReplayFile
 from ebbtide_simulator.run.run import Scene, Service
 from ebbtide_simulator.traffic.arrivals import ARRIVALS_S
 from ebbtide_simulator.traffic.draws import DISPERSION, Job, Load, load
-from ebbtide_simulator.traffic.traces import Array, BadTrace, Rates
+from ebbtide_simulator.traffic.trace_files import BadTrace
+from ebbtide_simulator.traffic.traces import Array, Rates
 
 FULL = 0.65  # of its speed, at which a replica has as many requests as it is meant to: as for all engines here
 INSTANT = 1e12  # tokens per second: prompts are in a request's stay already

@@ -19,7 +19,8 @@ from ebbtide_simulator.scenes.file import EndpointModel, SimulationFile
 from ebbtide_simulator.traffic.draws import CURVE_S, Job, Load, jobs, lasting, load, replicas_needed
 from ebbtide_simulator.traffic.noise import aggregate
 from ebbtide_simulator.traffic.requests import at_full
-from ebbtide_simulator.traffic.traces import Array, BadTrace, Jobs, Requests, Serving, read_jobs, read_serving
+from ebbtide_simulator.traffic.trace_files import BadTrace
+from ebbtide_simulator.traffic.traces import Array, Jobs, Requests, Serving, read_jobs, read_serving
 
 DAY_S = 86_400.0
 FACTOR_MAX = 1e6

@@ -15,7 +15,6 @@ jobs     submit_s, gpus, start_s, end_s       of a scheduler's record (Alibaba);
 Times are seconds from any start; a trace begins at its first row.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet
+
+from ebbtide_simulator.traffic.trace_files import BadTrace, column_names, is_csv, read_columns, refuse_open_quotes
 
 Array = npt.NDArray[np.float64]
 
@@ -36,10 +35,6 @@ LONGEST_S = 10 * 366 * 86_400.0  # of a trace: beyond it a unit was mistaken
 TRAFFIC_LONGEST_S = 366 * 86_400.0  # each second of it is drawn: a year is 250 MB for each figure
 PER_S_MAX = 1e9  # requests: beyond all that are asked of anything, and small enough to draw from
 TOKENS_PER_S_MAX = PER_S_MAX * 1000
-
-
-class BadTrace(ValueError):
-    """A file is no trace of what was asked for; the message names file, column and row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +131,20 @@ def read_serving(path: Path) -> Serving:
 
 def _refuse_jobs(path: Path) -> None:
     """A scheduler's record has all columns of instances that serve, and one more: nobody submits an instance."""
-    if "submit_s" in _table(path).column_names:
+    if "submit_s" in column_names(path):
         raise BadTrace(f"{path} has a column submit_s: it looks like a trace of jobs, give it to --jobs")
 
 
 def _with_blocks(path: Path, trace: Requests) -> Requests:
     """With ``hash_ids``, where the file has them. Names become 0, 1, 2: whoever copies a request adds to them."""
-    table = _table(path)
-    if "hash_ids" not in table.column_names or pyarrow.types.is_null(table["hash_ids"].type):
+    if _BLOCKS not in column_names(path):
         return trace
-    column = pyarrow.chunked_array(table["hash_ids"].chunks).combine_chunks()
+    table = read_columns(path, [_BLOCKS])
+    if pyarrow.types.is_null(table[_BLOCKS].type):
+        return trace
+    column = pyarrow.chunked_array(table[_BLOCKS].chunks).combine_chunks()
     if not _is_list(column.type):
-        more = " (CSV has none: write Parquet, or leave the column out)" if _is_csv(path) else ""
+        more = " (CSV has none: write Parquet, or leave the column out)" if is_csv(path) else ""
         raise BadTrace(f"{path}: hash_ids is of type {column.type}, it must be lists of whole numbers{more}")
     lengths = pyarrow.compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     names = column.flatten()
@@ -283,6 +280,8 @@ _JOBS: tuple[tuple[tuple[str, ...], Callable[[Path, Table], Jobs]], ...] = (
     (("submit_s", "duration_s", "gpus"), _jobs),
     (("submit_s", "start_s", "end_s", "gpus"), _jobs_of_record),
 )
+_BLOCKS = "hash_ids"
+_KNOWN = frozenset(name for columns, _ in (*_SERVING, *_JOBS) for name in columns) | {"rpm_sigma", *_BY_MINUTE}
 
 
 def _read(path: Path) -> Table:
@@ -291,37 +290,15 @@ def _read(path: Path) -> Table:
     if not path.is_file():
         raise BadTrace(f"{path} is no file")
     try:
-        table = _table(path)
-        found = _columns(path, table)
+        refuse_open_quotes(path)
+        column_names(path)  # refuses two of one name
+        table = read_columns(path, _KNOWN)
     except (OSError, UnicodeError, pyarrow.ArrowException) as error:  # of what is in it, or of its name
-        kind = "CSV" if _is_csv(path) else "Parquet (a CSV file must end in .csv)"
+        kind = "CSV" if is_csv(path) else "Parquet (a CSV file must end in .csv)"
         raise BadTrace(f"{path} cannot be read as {kind}: {error}") from error
     if not table.num_rows:
         raise BadTrace(f"{path} has no rows")
-    return found
-
-
-def _is_csv(path: Path) -> bool:
-    return path.suffix.lower() == ".csv"
-
-
-def _table(path: Path) -> pyarrow.Table:
-    """With the names of its columns, without spaces around them, as people write a header."""
-    found = pyarrow.csv.read_csv(path) if _is_csv(path) else _parquet(path)
-    return found.rename_columns([name.strip() for name in found.column_names])
-
-
-def _parquet(path: Path) -> pyarrow.Table:
-    """This one file: ``read_table`` would add columns that it finds in the names of folders."""
-    with pyarrow.parquet.ParquetFile(path) as file:
-        return file.read()
-
-
-def _columns(path: Path, table: pyarrow.Table) -> Table:
-    """Those of numbers; an empty one has no type of its own, and no number in any row."""
-    twice = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
-    if twice:
-        raise BadTrace(f"{path} has more than one column {twice[0]}")
+    # Those of numbers; an empty one has no type of its own, and no number in any row.
     return {name: _numbers(table[name]) for name in table.column_names if _is_number(table[name].type)}
 
 
@@ -375,24 +352,22 @@ def _refuse(path: Path, column: str, bad: "npt.NDArray[np.bool_]", why: str) -> 
 
 def _lacks(path: Path, table: Table, kinds: Sequence[Sequence[str]]) -> BadTrace:
     """What is not there, and what is there and no number."""
-    whole = _table(path)
-    there = set(whole.column_names)
+    names = column_names(path)
+    there, known = set(names), read_columns(path, _KNOWN)
     best = min(
         kinds,
         key=lambda kind: (-len(there.intersection(kind)), len(set(kind) - there), len(set(kind) - table.keys())),
     )
     other = "; or ".join(", ".join(columns) for columns in kinds)
-    wrong = [name for name in best if name in whole.column_names and name not in table]
-    if wrong and set(best) <= set(whole.column_names):
-        types = " and ".join(f"{name} is of type {whole[name].type}" for name in wrong)
+    wrong = [name for name in best if name in there and name not in table]
+    if wrong and set(best) <= there:
+        types = " and ".join(f"{name} is of type {known[name].type}" for name in wrong)
         return BadTrace(f"{path}: {types}, and must be a number (times are seconds from any start)")
-    lacks = [name for name in best if name not in whole.column_names]
+    lacks = [name for name in best if name not in there]
     missing = f"column{'s' if len(lacks) > 1 else ''} {', '.join(lacks)}"
     hint = ""
-    if len(there) == 1 and any(sign in whole.column_names[0] for sign in ";\t|"):
+    if len(there) == 1 and any(sign in names[0] for sign in ";\t|"):
         hint = "; in a CSV file commas go between columns"
     elif any(name.strip().lower() in lacks for name in there):
         hint = "; names are in small letters, without spaces"
-    return BadTrace(
-        f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(whole.column_names) or 'none'}{hint}"
-    )
+    return BadTrace(f"{path} lacks the {missing} (a trace has: {other}); it has {', '.join(names) or 'none'}{hint}")

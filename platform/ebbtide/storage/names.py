@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NewType
 
 from ebbtide.storage.errors import Refused
+from ebbtide.storage.foreign_names import is_foreign
 
 ObjectId = NewType("ObjectId", str)  # 64 hexadecimal digits: a SHA-256
 RefName = NewType("RefName", str)  # what a ref is called: "org/model", "train/run-7/e3"
@@ -51,6 +52,7 @@ def ref_name(text: str) -> RefName:
         Refused: with the reason.
     """
     _check_path(text, "name", MAX_REF_NAME)
+    _check_is_ours(ref_directory(RefName(text)), text, "name")
     if len(ref_directory(RefName(text))) > 255:
         raise Refused(f"the name {_shown(text)} is too long")
     return RefName(text)
@@ -63,6 +65,7 @@ def tag(text: str) -> Tag:
         Refused: with the reason.
     """
     _check_component(text, text, "tag")
+    _check_is_ours(text, text, "tag")
     return Tag(text)
 
 
@@ -73,6 +76,7 @@ def attempt(text: str) -> Attempt:
         Refused: with the reason.
     """
     _check_component(text, text, "attempt")
+    _check_is_ours(text, text, "attempt")
     return Attempt(text)
 
 
@@ -126,6 +130,11 @@ def _check_path(text: str, what: str, longest: int) -> None:
         raise Refused(f"the {what} {_shown(text)} is nested too deeply: at most {MAX_DEPTH} parts")
     for component in components:
         _check_component(component, text, what)
+
+
+def _check_is_ours(entry: str, text: str, what: str) -> None:
+    if is_foreign(entry):  # guard: what other systems leave in a folder has no name of ours
+        raise Refused(f"the {what} {_shown(text)} cannot be used: other systems put files of that name into folders")
 
 
 def _check_component(component: str, text: str, what: str) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_autoscaler.commands import status as command_status
-from ebbtide_autoscaler.commands import status_watch
-from ebbtide_autoscaler.commands import status_source
+from ebbtide_autoscaler.commands import status_source, status_watch
 from ebbtide_autoscaler.commands.status_source import age_words, glance, look
 from ebbtide_autoscaler.journal.status_record import record_file, subject_of, write_record
 

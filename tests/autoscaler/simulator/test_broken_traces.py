@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from ebbtide_simulator.played.one_run import play_one
 from ebbtide_simulator.scenes.file import SimulationFile
 from ebbtide_simulator.scenes.scene import Inputs, Named, scene
+from ebbtide_simulator.traffic.trace_files import BadTrace
 from ebbtide_simulator.traffic.traces import (
     Array,
-    BadTrace,
     Gpus,
     Jobs,
     Rates,

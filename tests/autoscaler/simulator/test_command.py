@@ -24,7 +24,7 @@ from ebbtide_simulator.report.report import Report
 from ebbtide_simulator.run.run import COURSE_S
 from ebbtide_simulator.scenes.given import load_inputs
 from ebbtide_simulator.scenes.scene import scene
-from ebbtide_simulator.traffic.traces import BadTrace
+from ebbtide_simulator.traffic.trace_files import BadTrace
 from tests.builders.simulate import (
     CONFIG,
     MISUSED,

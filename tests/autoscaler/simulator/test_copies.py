@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ebbtide_simulator.scenes import scene as scenes
-from ebbtide_simulator.traffic.traces import BadTrace, Requests
+from ebbtide_simulator.traffic.trace_files import BadTrace
+from ebbtide_simulator.traffic.traces import Requests
 from tests.builders.simulate import drawn, file_of, replicas
 
 WAYS: tuple[dict[str, Any], ...] = (

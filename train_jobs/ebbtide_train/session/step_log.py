@@ -206,7 +206,7 @@ def last_nodes(run_dir: Path, *, also: str) -> list[str]:
 def step_lines(run_dir: Path) -> list[StepLine]:
     """Every step line of every process of this job, in no particular order."""
     lines = []
-    for path in sorted((run_dir / "steps").glob("*.jsonl")):
+    for path in sorted((run_dir / "steps").glob("[!.]*.jsonl")):
         for record in _records(path.read_bytes()):
             lines.append(StepLine(**{**record, "samples": tuple(record["samples"])}))
     return lines

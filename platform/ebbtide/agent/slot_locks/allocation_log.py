@@ -116,7 +116,7 @@ class AllocationLog:
 def read_occupancies(log_dir: Path) -> list[Occupancy]:
     """All that the occupants wrote, by begin; a half-written last line is left out."""
     found: list[Occupancy] = []
-    for path in sorted(log_dir.glob("*.jsonl")):
+    for path in sorted(log_dir.glob("[!.]*.jsonl")):
         open_by_slot: dict[str, Occupancy] = {}
         try:
             lines = path.read_bytes().split(b"\n")

@@ -23,8 +23,10 @@ from ebbtide.storage.models.registry.model_repair import repair_model
 from ebbtide.storage.models.sources.source_factory import open_source
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.store_entries import strangers
 from ebbtide.system.interrupts import terminated_is_interrupted
 
+STRANGERS_SHOWN = 5
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -68,6 +70,8 @@ def verify(
     else:
         for answer in answers:
             _tell_damage(answer)
+        if everything:
+            _tell_strangers(store)
     if any(answer["damage"] for answer in answers):
         ctx.exit(CommandFailed.exit_code)
 
@@ -89,7 +93,7 @@ def _verify(store: ObjectStore, wanted: ModelQuery, deep: bool, bar: TransferBar
 
 def _all_models(store: ObjectStore) -> list[ModelQuery]:
     """Each object once, by the first of its names; forms that engines load among them."""
-    names = {ref.object: ref for ref in reversed(store.refs.list())}
+    names = {ref.object: ref for ref in reversed(store.refs.readable())}
     found = []
     for target in store.list_objects():
         try:
@@ -101,6 +105,14 @@ def _all_models(store: ObjectStore) -> list[ModelQuery]:
             pass  # told by the scrub
         found.append(ModelQuery(target, names.get(target)))
     return sorted(found, key=str)
+
+
+def _tell_strangers(store: ObjectStore) -> None:
+    found = [f"{str(path.relative_to(store.paths.root))!a}"[1:-1] for path in strangers(store.paths)]
+    if found:
+        more = ", ..." if len(found) > STRANGERS_SHOWN else ""
+        shown = ", ".join(found[:STRANGERS_SHOWN])
+        warn(f"not of ebbtide, and left alone in {store.paths.root}: {len(found)} entries ({shown}{more})")
 
 
 def _tell_damage(answer: dict[str, Any]) -> None:

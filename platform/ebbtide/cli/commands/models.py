@@ -9,6 +9,7 @@ from rich.filesize import decimal
 
 from ebbtide.cli.commands.model_maintenance import gc, repair, verify
 from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, complete_models, open_store, store_options
+from ebbtide.cli.commands.shown_import import import_shown, told_import
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
 from ebbtide.cli.terminal.transfer_bar import TransferBar
@@ -16,23 +17,10 @@ from ebbtide.storage.bandwidth.rate_scheduler import TrafficClass
 from ebbtide.storage.errors import Corrupt, NotPublished
 from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.maintenance.garbage_plan import Grace
-from ebbtide.storage.models.importer.import_progress import ImportProgress
-from ebbtide.storage.models.importer.import_terms import How, Imported
-from ebbtide.storage.models.importer.model_import import import_model
 from ebbtide.storage.models.registry import model_export
 from ebbtide.storage.models.registry.model_list import ModelRow, holders_of_objects, list_models
-from ebbtide.storage.models.registry.model_names import LATEST, SHORT_ID, check_is_free, default_name, find, split_ref
-from ebbtide.storage.models.sources.source_factory import open_source
-from ebbtide.storage.names import ref_name
-from ebbtide.storage.names import tag as checked_tag
+from ebbtide.storage.models.registry.model_names import LATEST, SHORT_ID, check_is_free, find, split_ref
 from ebbtide.system.interrupts import terminated_is_interrupted
-
-_HOW = {
-    How.COPIED: "imported",
-    How.SAME: "copied, and found to be here already: nothing new",
-    How.SHARED: "imported by another process at the same time",
-    How.KNOWN: "imported already: nothing was copied",
-}
 
 
 @click.group()
@@ -54,38 +42,14 @@ def import_(*, source: str, name: str | None, tag: str, where: StoreOptions, as_
     command goes on with it.
     """
     store = open_store(where, make=True, kind=TrafficClass.PREFETCH)
-    with as_command_error():
-        opened = open_source(source)
-        ref = check_is_free(ref_name(default_name(opened.where) if name is None else name)), checked_tag(tag)
-
-        def observe(progress: ImportProgress) -> None:
-            bar.show(progress.phase.value, progress.done_bytes, progress.total_bytes, why=progress.why)
-
-        with terminated_is_interrupted(), TransferBar(quiet=as_json) as bar:
-            try:
-                done = import_model(store, opened, ref, observe=observe)
-            except KeyboardInterrupt:
-                raise CommandFailed("stopped; what was copied is kept, and the same command goes on with it") from None
+    done = import_shown(store, source, name, tag, quiet=as_json)
     if as_json:
         facts = {key: value for key, value in asdict(done).items() if key not in ("how", "seconds")}
         print_json({"how": done.how.value, **facts, "took_s": done.seconds})
         return
     for note in done.notes:
         warn(note)
-    click.echo(_told_import(done))
-
-
-def _told_import(done: Imported) -> str:
-    text = f"{done.ref}: {_HOW[done.how]}; object {done.object[:SHORT_ID]}, {done.num_tensors} tensors, "
-    text += decimal(done.size_bytes)
-    if done.how in (How.COPIED, How.SAME):
-        rate = f", {decimal(int(done.copied_bytes / done.seconds))}/s" if done.seconds > 1 else ""
-        text += f"; copied {decimal(done.copied_bytes)} in {done.seconds:.1f} s{rate}"
-    if done.saved_bytes:
-        text += f"; {decimal(done.saved_bytes)} were on disk from an earlier attempt"
-    if done.moved_ref and done.how is not How.COPIED:
-        text += "; the name is new or pointed elsewhere"
-    return text
+    click.echo(told_import(done))
 
 
 @models.command("list")
@@ -168,7 +132,7 @@ def rm(*, name: str, where: StoreOptions, as_json: bool) -> None:
             raise BadInput(f"there is no {ref_text}:{tag_text}; tags of {ref_text}: {there}")
         answer: dict[str, Any] = {"removed": f"{ref_text}:{tag_text}", "object": target, "names": [], "holders": []}
         if target is not None:
-            answer["names"] = [str(one) for one in store.refs.list() if one.object == target]
+            answer["names"] = [str(one) for one in store.refs.readable() if one.object == target]
             answer["holders"] = [one.who for one in holders_of_objects(store).get(of_object(target), [])]
     if as_json:
         print_json(answer)

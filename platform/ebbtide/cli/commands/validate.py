@@ -7,9 +7,10 @@ import click
 
 from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.cli.terminal.output import json_option, print_json, print_problems
-from ebbtide.config.checks.machine_checks import check
+from ebbtide.config.checks.hub_models import hub_models
+from ebbtide.config.checks.machine_checks import world_problems
 from ebbtide.config.errors import ConfigErrors, ConfigProblem
-from ebbtide.config.loading.pool_file_loader import load_file
+from ebbtide.config.loading.pool_file_loader import LoadedFile, load_file
 
 
 @click.command()
@@ -26,7 +27,7 @@ def validate(ctx: click.Context, *, file: Path, offline: bool, as_json: bool) ->
     try:
         loaded = load_file(file)
         if not offline:
-            check(loaded, environ=os.environ)
+            problems = (*world_problems(loaded, environ=os.environ), *_absent_models(loaded))
     except ConfigErrors as error:
         problems = error.problems
     if as_json:
@@ -37,3 +38,12 @@ def validate(ctx: click.Context, *, file: Path, offline: bool, as_json: bool) ->
         click.echo(f"{file}: valid{' (the file alone)' if offline else ''}")
     if problems:
         ctx.exit(BadInput.exit_code)
+
+
+def _absent_models(loaded: LoadedFile) -> list[ConfigProblem]:
+    if next(hub_models(loaded), None) is None:
+        return []
+    # The store takes 0.3 s to import, and most files name no model of a hub.
+    from ebbtide.cli.commands.hub_imports import missing_problems  # noqa: PLC0415
+
+    return missing_problems(loaded)

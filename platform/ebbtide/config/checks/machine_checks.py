@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ebbtide.config.checks.entrypoint import entrypoint_fault
+from ebbtide.config.checks.hub_models import with_hub_models
 from ebbtide.config.checks.secret_digest import secret_sha256
 from ebbtide.config.errors import ConfigErrors, ConfigProblem, SecretUnavailable
 from ebbtide.config.finding import Finding
@@ -36,7 +37,7 @@ def check(loaded: LoadedFile, *, environ: Mapping[str, str], starting: bool = Fa
 
 def world_problems(loaded: LoadedFile, *, environ: Mapping[str, str], starting: bool = False) -> list[ConfigProblem]:
     """Like :func:`check`, and returns the problems."""
-    config = loaded.config
+    config = with_hub_models(loaded).config
     found = [
         *_shared_dir(config, starting),
         *_tls(config),

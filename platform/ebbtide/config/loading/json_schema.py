@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ebbtide.config.loading.extensions import PREFIX
 from ebbtide.config.pool_file import PoolFile
 
 SCHEMA_ID = "urn:ebbtide:schema:pool-file"  # a name, not an address: nothing is fetched
@@ -10,6 +11,9 @@ SCHEMA_ID = "urn:ebbtide:schema:pool-file"  # a name, not an address: nothing is
 def pool_file_schema() -> dict[str, Any]:
     """A draft 2020-12 schema with every key's description and default."""
     schema = PoolFile.model_json_schema(by_alias=True)
+    for section in (schema, *schema["$defs"].values()):
+        if section.get("additionalProperties") is False:
+            section["patternProperties"] = {f"^{PREFIX}": {}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ebbtide.config.cross_checks import Parts, cross_check
 from ebbtide.config.errors import ConfigErrors, ConfigProblem
 from ebbtide.config.finding import Finding
+from ebbtide.config.loading.extensions import without_extensions
 from ebbtide.config.loading.validation_messages import findings
 from ebbtide.config.loading.yaml_document import Document, as_mapping, parse
 from ebbtide.config.loading.yaml_file import model_of, not_a_mapping, problem, read_text
@@ -69,8 +70,10 @@ def load_text(text: str, *, path: Path) -> LoadedFile:
     """
     document = parse(text)
     problems = [problem(path, place, found) for place, found in document.findings]
-    if not isinstance(document.data, dict):
+    if not isinstance(document.data, dict) or document.is_misread:
         raise ConfigErrors(problems or [not_a_mapping(path, document.data)])
+    document.data = without_extensions(document.data, PoolFile)
+    assert isinstance(document.data, dict)
     base_dir = path.absolute().parent.resolve()
     told = {found.loc for _, found in document.findings}
     config, findings = _validate(document.data, base_dir)

@@ -6,6 +6,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from ebbtide.config.errors import ConfigErrors
+from ebbtide.config.loading.extensions import without_extensions
 from ebbtide.config.loading.validation_messages import findings
 from ebbtide.config.loading.yaml_document import parse
 from ebbtide.config.loading.yaml_file import model_of, not_a_mapping, problem, read_text
@@ -26,8 +27,9 @@ def load_section(path: Path, model: type[SectionT]) -> SectionT:
         raise ConfigErrors(problems or [not_a_mapping(path, document.data)])
     if problems:
         raise ConfigErrors(problems)
+    data = without_extensions(document.data, model)
     try:
-        return model_of(model, document.data, path.absolute().parent.resolve())
+        return model_of(model, data, path.absolute().parent.resolve())
     except ValidationError as error:
         found = findings(error, model)
     raise ConfigErrors([problem(path, document.place(one.loc, at_key=one.at_key), one) for one in found])

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
 from ebbtide.config.finding import Finding, Loc
+from ebbtide.config.loading import lookalikes
 
 MAX_BYTES = 2**20  # a thousand workloads are 300 kB
 MAX_VALUES = 100_000  # after aliases are expanded
@@ -40,12 +42,18 @@ class Spot:
 
 @dataclass(slots=True)
 class Document:
-    """What a YAML text says and where it says so. ``findings`` are the problems of the text itself."""
+    """What a YAML text says and where it says so.
+
+    Attributes:
+        findings: the problems of the text itself.
+        is_misread: a character that looks like another one makes it say something else than its author sees.
+    """
 
     data: object = None
     spots: dict[Loc, Spot] = field(default_factory=dict)
     lines: int = 1
     findings: list[tuple[Place, Finding]] = field(default_factory=list)
+    is_misread: bool = False
 
     def place(self, loc: Loc, *, at_key: bool = False) -> Place:
         """The position of ``loc``, or of the nearest section around it that the file has."""
@@ -67,13 +75,19 @@ def parse(text: str) -> Document:
     try:
         root = yaml.compose(text)
         if root is not None:
-            document.data = _Builder(yaml, document).build(root, (), 0)
+            document.data = _Builder(yaml, document, text).build(root, (), 0)
     except _TooMuch as error:
         document.findings.append((error.place, Finding((), str(error))))
     except RecursionError:
         document.findings.append((Place(1, 1), Finding((), "brackets are nested too deep")))
     except MarkedYAMLError as error:
-        document.findings.append((_clamp(error, document.lines), Finding((), _syntax(error))))
+        place = _clamp(error, document.lines)
+        document.findings.append(_lookalike_near(text, place) or (place, Finding((), _syntax(error))))
+    except ReaderError as error:
+        before = text[: error.position]
+        place = Place(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
+        what = f"not valid YAML: the character U+{error.character:04X} stands there, which is none of a text: delete it"
+        document.findings.append((place, Finding((), what)))
     except (YAMLError, ValueError) as error:  # ruamel raises bare ValueErrors on some broken directives
         document.findings.append((Place(1, 1), Finding((), f"not valid YAML: {str(error).splitlines()[0]}")))
     return document
@@ -88,9 +102,10 @@ class _TooMuch(Exception):
 class _Builder:
     """Turns nodes into data, and notes each one's spot and every problem on the way."""
 
-    def __init__(self, yaml: YAML, document: Document) -> None:
+    def __init__(self, yaml: YAML, document: Document, text: str) -> None:
         self._scalars = yaml.constructor
         self._document = document
+        self._text = text
         self._values = 0
 
     def build(self, node: Node, loc: Loc, depth: int) -> object:
@@ -160,6 +175,16 @@ class _Builder:
         if any("\ud800" <= character <= "\udfff" for character in node.value):
             self._note(_start(node), loc, "half of a surrogate pair is no text")
             return False
+        source = "" if node.style else self._text[node.start_mark.index : node.end_mark.index].rstrip(" \t\r\n")
+        # guard: a character that looks like another one is named
+        if (at := lookalikes.in_scalar(source)) is not None:
+            lines = source[:at].split("\n")
+            first = _start(node)
+            column = len(lines[-1]) + (first.column if len(lines) == 1 else 1)
+            place = Place(first.line + len(lines) - 1, column)
+            self._note(place, loc, lookalikes.remedy(source[at]))
+            self._document.is_misread = True
+            return False
         return True
 
     def _note(self, place: Place, loc: Loc, message: str) -> None:
@@ -176,6 +201,17 @@ def _clamp(error: MarkedYAMLError, lines: int) -> Place:
         return Place(1, 1)
     # An error at the end of the text may be marked on the line after the last one.
     return Place(mark.line + 1, mark.column + 1) if mark.line < lines else Place(lines, 1)
+
+
+def _lookalike_near(text: str, place: Place) -> tuple[Place, Finding] | None:
+    """In the line that cannot be read, or the one before it, which may have led to that."""
+    lines = text.split("\n")
+    for number in (place.line, place.line - 1):
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        at = lookalikes.in_line(line)
+        if at is not None:
+            return Place(number, at + 1), Finding((), f"not valid YAML: {lookalikes.remedy(line[at])}")
+    return None
 
 
 def _syntax(error: MarkedYAMLError) -> str:

@@ -123,7 +123,8 @@ class EndpointSection(Section):
     name: Slug = Field(description="What clients write as `model` in a request.")
     model: ModelPlace = Field(
         description="Directory of the model: config.json, tokenizer.json, *.safetensors; relative to this file. Or "
-        "name:tag of a model in the pool's store, see `ebbtide models`."
+        "name:tag of a model in the pool's store, see `ebbtide models`; or hf://org/name of a model of the Hugging "
+        "Face hub that was imported into it (`ebbtide up --import` does that first)."
     )
     load: LoadSection = Field(LoadSection(), description="How weights and compiled code are got.")
     owner: str = Field("unassigned", min_length=1, description="Person or service that answers for it.")

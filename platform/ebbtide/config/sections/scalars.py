@@ -1,6 +1,7 @@
 """The kinds of single values that several sections share: names, sizes in bytes, seconds, paths."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
 from typing import Annotated
@@ -62,10 +63,49 @@ def is_stored_model(model: Path) -> bool:
     return not model.is_absolute() and _STORED_MODEL.fullmatch(str(model)) is not None
 
 
+HUB = "hf://"
+_HUB_PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[\w-])?"  # the hub's names have at most 96 characters
+BARE_HUB_ID = re.compile(rf"{_HUB_PART}/{_HUB_PART}", re.ASCII)
+_HUB_ID = re.compile(rf"{HUB}({BARE_HUB_ID.pattern})(?:@({_HUB_PART}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HubId:
+    """A model on the Hugging Face hub, and what it is called in the pool's store."""
+
+    name: str
+    revision: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where it is imported from."""
+        return f"{HUB}{self.name}{f'@{self.revision}' if self.revision else ''}"
+
+    @property
+    def tag(self) -> str:
+        """Of its name in the store."""
+        return self.revision or "latest"
+
+    @property
+    def stored(self) -> str:
+        """``name:tag`` in the store."""
+        return f"{self.name}:{self.tag}"
+
+
+def hub_id(text: str) -> HubId | None:
+    """``hf://org/name`` or ``hf://org/name@revision``; None for anything else."""
+    found = _HUB_ID.fullmatch(text)
+    return HubId(found[1], found[2] or "") if found else None
+
+
 def _text_of_model(value: object, info: ValidationInfo) -> object:
     base_dir = info.context.get(BASE_DIR) if isinstance(info.context, dict) else None
     if isinstance(value, str) and value.startswith("./") and base_dir is not None:
         return normpath(Path(base_dir) / value)  # here, since a Path does not remember the "./"
+    if isinstance(value, str) and (found := hub_id(value)) is not None:
+        return found.stored
+    if isinstance(value, str) and value.startswith(HUB):
+        raise PydanticCustomError("model", "expected hf://org/name, or hf://org/name@revision")
     if isinstance(value, str) and "://" in value:
         raise PydanticCustomError(
             "model", "expected a directory or a name in the pool's store; bring it in first: ebbtide models import URL"
@@ -94,7 +134,7 @@ RelativePath = Annotated[Path, BeforeValidator(_no_empty_text), AfterValidator(_
 """A path of this machine; a relative one is taken from the directory of the file it stands in."""
 
 ModelPlace = Annotated[Path, BeforeValidator(_no_empty_text), BeforeValidator(_text_of_model), AfterValidator(_model)]
-"""A directory, taken like `RelativePath`, or ``name:tag`` of a model in the pool's store."""
+"""A directory, taken like `RelativePath`, or ``name:tag`` or ``hf://org/name`` of a model in the pool's store."""
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year: more is a slip of units
 SecondsOrZero = Annotated[float, Field(ge=0, le=31_536_000)]

@@ -223,7 +223,7 @@ def read_small(
 
 
 def _read_whole(path: Path, limit_bytes: int, open_file: Callable[[Path, int], int]) -> bytes:
-    fd = open_file(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = open_file(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # no pipe is waited for
     parts: list[bytes] = []
     try:
         while part := os.read(fd, 1 << 20):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError
-from ebbtide.storage.files.durable_files import TEMPORARY_SUFFIX, is_real_directory, telling
+from ebbtide.storage.files.durable_files import is_real_directory, telling
 from ebbtide.storage.leases.lease_subjects import of_object, of_work
 from ebbtide.storage.maintenance.garbage_plan import (
     Fate,
@@ -32,7 +32,8 @@ from ebbtide.storage.maintenance.garbage_plan import (
 )
 from ebbtide.storage.names import COMMIT, Attempt, ObjectId, object_id
 from ebbtide.storage.objects.object_contents import read_manifest
-from ebbtide.storage.objects.refs import Refs
+from ebbtide.storage.objects.refs import Misplaced, Refs
+from ebbtide.storage.objects.store_entries import object_directories, set_aside, temporaries, work_directories
 from ebbtide.storage.objects.store_ports import StorePorts
 
 BLOCK_BYTES = 512  # of st_blocks, whatever the filesystem's own are: stat(2)
@@ -71,22 +72,18 @@ def survey(ports: StorePorts, *, judge: bool = True) -> Survey:
         TransferFailed: something cannot be looked at; nothing may be removed then.
     """
     paths, now_s = ports.paths, filesystem_now_s(ports)
-    trash = tuple(_aside(path, now_s) for path in _listed(paths.trash))
-    quarantine = tuple(_aside(path, now_s) for path in _listed(paths.quarantine))
+    # guard: what is none of the store's own is not removed
+    trash = tuple(_aside(path, now_s) for path in set_aside(paths.trash))
+    quarantine = tuple(_aside(path, now_s) for path in set_aside(paths.quarantine))
     work = tuple(
         FoundWork(Attempt(path.name), path, now_s - _newest_s(path), tree_bytes(path))
-        for path in _listed(paths.incoming)
+        for path in work_directories(paths)
     )
-    objects = tuple(one for path in _listed(paths.objects) if (one := _object(path, now_s)) is not None)
-    temporaries = tuple(
-        _aside(path, now_s)
-        for folder in [paths.root, paths.trash, *_listed(paths.refs)]
-        for path in _listed(folder, hidden=True)
-        if path.name.endswith(TEMPORARY_SUFFIX)
-    )
+    objects = tuple(one for path in object_directories(paths) if (one := _object(path, now_s)) is not None)
+    cut_off = tuple(_aside(path, now_s) for path in temporaries(paths))
     refs, bad_refs = _refs(ports)
     living = ports.leases.living() if judge else ports.leases.present()
-    return Survey(objects, work, trash, quarantine, refs, bad_refs, living, temporaries)
+    return Survey(objects, work, trash, quarantine, refs, bad_refs, living, cut_off)
 
 
 def collect(ports: StorePorts, verdicts: Iterable[Verdict], grace: Grace) -> Collected:
@@ -232,11 +229,8 @@ def _restore(ports: StorePorts, source: Path, wanted: ObjectId) -> bool:
 
 
 def _object(path: Path, now_s: float) -> FoundObject | None:
-    """What is to be known of an object; None for a stranger in its place, which is left alone."""
-    try:
-        found = object_id(path.name)
-    except Refused:  # guard: strangers in the store are left alone
-        return None
+    """What is to be known of an object; None if it went meanwhile."""
+    found = ObjectId(path.name)
     with telling("look at", path), suppress(FileNotFoundError):
         committed_s = _committed_s(path)
         age_s = now_s - (path.stat().st_mtime if committed_s is None else committed_s)
@@ -268,6 +262,12 @@ def _refs(ports: StorePorts) -> tuple[dict[ObjectId, tuple[str, ...]], tuple[str
         try:
             ref = book.read(name, tag)
         except NotPublished:
+            continue
+        except Misplaced as error:
+            if error.names is None:
+                bad.append(str(error))
+            else:  # guard: what a copy of a ref names stays
+                named[error.names].append(f"{name}:{tag}, a copy of another name")
             continue
         except (Corrupt, Refused) as error:
             bad.append(str(error))  # guard: a bad ref is told to the plan
@@ -306,10 +306,3 @@ def _tree(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         if is_real_directory(path):  # guard: links in the store are not followed
             for name in os.listdir(path):
                 yield from _tree(path / name)
-
-
-def _listed(folder: Path, *, hidden: bool = False) -> list[Path]:
-    # guard: what cannot be listed stops the round
-    with telling("list", folder), suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(folder / name for name in os.listdir(folder) if hidden or not name.startswith("."))
-    return []

@@ -18,6 +18,7 @@ from ebbtide.storage.files.durable_files import is_real_directory, read_small, t
 from ebbtide.storage.maintenance.garbage_collection import survey, tree_bytes, written_bytes
 from ebbtide.storage.maintenance.garbage_plan import Fate, Grace, Verdict, plan
 from ebbtide.storage.names import Attempt
+from ebbtide.storage.objects.store_entries import object_directories, set_aside, work_directories
 from ebbtide.storage.objects.store_limits import Budget
 from ebbtide.storage.objects.store_ports import StorePorts
 
@@ -75,9 +76,10 @@ def measure(ports: StorePorts) -> Reservation:
     paths = ports.paths
     with telling("look at", paths.root):
         state = os.statvfs(paths.root)
-        stored = sum(tree_bytes(path) for path in (paths.objects, paths.trash, paths.quarantine))
+        ours = (*object_directories(paths), *set_aside(paths.trash), *set_aside(paths.quarantine))
+        stored = sum(map(tree_bytes, ours))
         written = reserved = 0
-        for work in paths.incoming.iterdir():
+        for work in work_directories(paths):
             # A file may have its length long before its bytes, where nothing can be allocated ahead. A filesystem that
             # tells its blocks late, or compresses, makes us ask for too much room, and never for too little.
             there, told = written_bytes(work, but=RESERVATION), _reserved(work)

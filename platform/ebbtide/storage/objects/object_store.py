@@ -16,7 +16,6 @@ directory; hashes are against faults, not against an attacker who can write here
 """
 
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from typing import Self
 
 from ebbtide.storage.errors import Corrupt, NotPublished, Refused
 from ebbtide.storage.files.durable_files import Disk, is_real_directory, read_small, telling
+from ebbtide.storage.foreign_names import is_foreign
 from ebbtide.storage.integrity.chunk_index import check_chunk_bytes
 from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.leases.object_leases import Leases, SharedLeases
@@ -34,6 +34,7 @@ from ebbtide.storage.objects.object_contents import open_contents, read_manifest
 from ebbtide.storage.objects.publication import Publication
 from ebbtide.storage.objects.refs import Refs
 from ebbtide.storage.objects.staging import Staging
+from ebbtide.storage.objects.store_entries import object_directories
 from ebbtide.storage.objects.store_limits import Budget
 from ebbtide.storage.objects.store_paths import StorePaths
 from ebbtide.storage.objects.store_ports import StorePorts
@@ -188,15 +189,7 @@ class ObjectStore:
 
     def list_objects(self) -> list[ObjectId]:
         """The ids of all objects that are there, sorted, whatever their state; raises TransferFailed."""
-        with telling("list", self.paths.objects):
-            names = os.listdir(self.paths.objects)
-        found = []
-        for name in names:
-            try:
-                found.append(object_id(name))
-            except Refused:
-                continue
-        return sorted(found)
+        return [ObjectId(path.name) for path in object_directories(self.paths)]
 
 
 def _strangers(paths: StorePaths) -> list[str]:
@@ -204,7 +197,8 @@ def _strangers(paths: StorePaths) -> list[str]:
     ours = {paths.marker.name, *(directory.name for directory in paths.directories)}
     with telling("list", paths.root):
         found = {one.name for one in paths.root.iterdir()}
-    return sorted(name for name in found - ours if not name.startswith(f".{paths.marker.name}."))
+    others = (name for name in found - ours if not is_foreign(name))
+    return sorted(name for name in others if not name.startswith(f".{paths.marker.name}."))
 
 
 def _is_store(marker: Path) -> bool:

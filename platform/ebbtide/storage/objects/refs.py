@@ -12,11 +12,12 @@ an epoch into the ref's name, so that the stale one writes where nobody looks an
 import errno
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.storage.errors import Corrupt, NotPublished, Refused, TransferFailed
+from ebbtide.storage.errors import Corrupt, NotPublished, Refused, StorageError, TransferFailed
 from ebbtide.storage.files.durable_files import Disk, read_small, telling
 from ebbtide.storage.names import (
     COMMIT,
@@ -30,6 +31,7 @@ from ebbtide.storage.names import (
     ref_name,
     tag,
 )
+from ebbtide.storage.objects.store_entries import ref_directories, tag_files
 from ebbtide.storage.objects.store_paths import StorePaths
 
 MAX_REF_BYTES = 4096
@@ -46,6 +48,18 @@ class Ref:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.tag}"
+
+
+class Misplaced(Corrupt):
+    """What stands in a ref's place is the ref of another name: a copy that a person or a tool made.
+
+    Attributes:
+        names: the object that it names; None if that cannot be told.
+    """
+
+    def __init__(self, message: str, path: Path, *, names: ObjectId | None) -> None:
+        super().__init__(message, path)
+        self.names = names
 
 
 class Refs:
@@ -85,7 +99,8 @@ class Refs:
         path = self._paths.ref(ref.name, ref.tag)
         for directory, new in ((self._paths.refs, path.parent.name), (path.parent, path.name)):
             # guard: refs that differ only in case are refused
-            if clash := case_collision([*_names_in(directory), new]):
+            alike = [name for name in _names_in(directory) if name.casefold() == new.casefold()]
+            if clash := case_collision([*alike, new]):
                 raise Refused(f"{ref} cannot be written: {clash[0]!r} is there already, and differs only in case")
         self._make_young(name, tag_text)  # guard: an object is made young whose ref is written over
         self._disk.touch(self._paths.object(ref.object) / COMMIT)  # guard: an object that gets a name is made young
@@ -127,20 +142,24 @@ class Refs:
 
     def tags(self, name: str) -> list[Tag]:
         """The tags of a name, sorted; empty if there is no such name."""
-        return sorted(_tags_in(self._paths.refs / ref_directory(ref_name(name))))
+        return [Tag(file.name) for file in tag_files(self._paths.refs / ref_directory(ref_name(name)))]
 
     def names(self) -> list[RefName]:
         """All names that have tags, sorted."""
-        found = []
-        for directory in _names_in(self._paths.refs):
-            name = name_of_directory(directory)
-            if name is not None and self.tags(name):
-                found.append(name)
-        return sorted(found)
+        found = (name_of_directory(directory.name) for directory in ref_directories(self._paths))
+        return sorted(name for name in found if name is not None and self.tags(name))
 
     def pairs(self, prefix: str = "") -> list[tuple[RefName, Tag]]:
         """Names and tags of all refs whose name begins with ``prefix``, sorted, whatever is in their files."""
         return [(name, text) for name in self.names() if name.startswith(prefix) for text in self.tags(name)]
+
+    def readable(self) -> list[Ref]:
+        """All refs that make sense, sorted; what is wrong with another says who reads that one."""
+        found = []
+        for name, text in self.pairs():
+            with suppress(StorageError):
+                found.append(self.read(name, text))
+        return found
 
     def list(self, prefix: str = "") -> list[Ref]:
         """All refs whose name begins with ``prefix``, sorted; those that are deleted meanwhile are left out.
@@ -163,7 +182,7 @@ def _parse(raw: bytes, path: Path, name: RefName, tag_text: Tag) -> Ref:
             raise Refused(f"{path} has schema {fields['schema']}; this version of ebbtide reads {SCHEMA}: update it")
         # guard: a ref is of its own name
         if fields.keys() != {"schema", "name", "tag", "object"} or (fields["name"], fields["tag"]) != (name, tag_text):
-            raise Corrupt(f"this is not the ref {name}:{tag_text}", path)
+            raise Misplaced(f"this is not the ref {name}:{tag_text}", path, names=_named(fields))
         return Ref(name, tag_text, object_id(fields["object"]))
     except Refused as error:
         if "schema" in str(error):
@@ -173,12 +192,11 @@ def _parse(raw: bytes, path: Path, name: RefName, tag_text: Tag) -> Ref:
         raise Corrupt(f"this ref makes no sense: {error}", path) from error
 
 
-def _tags_in(directory: Path) -> list[Tag]:
-    found = []
-    for name in _names_in(directory):
-        with suppress(Refused):
-            found.append(tag(name))
-    return found
+def _named(fields: Mapping[str, object]) -> ObjectId | None:
+    found = fields.get("object")
+    with suppress(Refused):
+        return object_id(found) if isinstance(found, str) else None
+    return None
 
 
 def _names_in(directory: Path) -> list[str]:

@@ -28,7 +28,7 @@ class BackendFailed(TransferFailed):
     """The backend raised something; ``status`` is that of HTTP, if it says one."""
 
     def __init__(self, action: str, where: str, error: BaseException) -> None:
-        said = str(error) or type(error).__name__
+        said = " ".join(str(error).split()) or type(error).__name__  # some say it in several lines
         code = getattr(error, "errno", None)
         code = code if isinstance(code, int) and code > 0 else errno.EIO
         super().__init__(action, where, errno=code, hint=f"{type(error).__name__}: {said}"[:300])

@@ -8,6 +8,7 @@ from ebbtide.storage.safetensors.file_header import MAX_HEADER_BYTES, PREFIX_BYT
 _SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".joblib", ".dill")
 # A zip archive (torch.save), and the pickle protocols 2 to 5, which begin with their number.
 _MAGICS = (b"PK\x03\x04", b"PK\x05\x06", *(bytes((0x80, protocol)) for protocol in range(2, 6)))
+_HEADER_BEGINS = (b"{", b" ", b"\t", b"\n", b"\r")  # JSON's object, and the white space that may stand before it
 MAGIC_BYTES = 9  # how much of a file's beginning is looked at
 
 
@@ -37,6 +38,6 @@ def refuse_pickle(path: Path, first_bytes: bytes) -> None:
 
 
 def _begins_like_safetensors(first_bytes: bytes) -> bool:
-    """A header of, say, 640 bytes has a length that begins like pickle 2; a pickle has no ``{`` after a small one."""
+    """A header of, say, 640 bytes has a length that begins like pickle 2; no pickle goes on like a header after it."""
     length = int.from_bytes(first_bytes[:PREFIX_BYTES], "little")
-    return first_bytes[PREFIX_BYTES:MAGIC_BYTES] == b"{" and length <= MAX_HEADER_BYTES
+    return first_bytes[PREFIX_BYTES:MAGIC_BYTES] in _HEADER_BEGINS and length <= MAX_HEADER_BYTES

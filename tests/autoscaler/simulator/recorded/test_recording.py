@@ -24,7 +24,7 @@ from ebbtide_autoscaler.journal.records import recover
 from ebbtide_simulator.model.meter import Use
 from ebbtide_simulator.recorded.happened import Uses, use_of_slot
 from ebbtide_simulator.recorded.recording import Recording, Stretch, known_bins, read_recording
-from ebbtide_simulator.traffic.traces import BadTrace
+from ebbtide_simulator.traffic.trace_files import BadTrace
 from tests.autoscaler.chaos import Chaos
 from tests.autoscaler.closed_loop import an_endpoint
 from tests.autoscaler.simulator.ledgers import CHAT, Life, an_event, nothing, pool_file, pool_of, tide, written

@@ -44,7 +44,7 @@ from ebbtide_simulator.scenes.casting import policy_config, scene
 from ebbtide_simulator.scenes.replay import Recorded
 from ebbtide_simulator.scenes.replay_notes import replay_remarks
 from ebbtide_simulator.traffic.queue import requests_at_full
-from ebbtide_simulator.traffic.traces import BadTrace
+from ebbtide_simulator.traffic.trace_files import BadTrace
 from tests.autoscaler.closed_loop import a_job, an_endpoint
 from tests.autoscaler.simulator.ledgers import CHAT, an_event, nothing, pool_file, pool_of, tide, tides, written
 from tests.examples import examples

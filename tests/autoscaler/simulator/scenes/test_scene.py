@@ -22,7 +22,8 @@ from ebbtide_simulator.scenes.notes import remarks
 from ebbtide_simulator.scenes.scene import Inputs, Named, read, scene
 from ebbtide_simulator.traffic.draws import lasting
 from ebbtide_simulator.traffic.requests import at_full
-from ebbtide_simulator.traffic.traces import Array, BadTrace, Jobs, Rates, Requests
+from ebbtide_simulator.traffic.trace_files import BadTrace
+from ebbtide_simulator.traffic.traces import Array, Jobs, Rates, Requests
 from tests.autoscaler.simulator.small_scenes import load_of
 from tests.builders.simulate import REPLICA_PER_S, TOKENS, Columns, drawn, file_of, replicas, written
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide_simulator.traffic.draws import load
-from ebbtide_simulator.traffic.traces import BadTrace, Gpus, Rates, Requests, Tokens, read_jobs, read_serving
+from ebbtide_simulator.traffic.trace_files import BadTrace
+from ebbtide_simulator.traffic.traces import Gpus, Rates, Requests, Tokens, read_jobs, read_serving
 from tests.autoscaler.simulator.small_scenes import ENGINE
 from tests.builders.simulate import Columns, written
 

@@ -123,7 +123,7 @@ def test_a_root_model_built_in_python_is_checked_as_a_whole_too() -> None:
         ("a: &a [*a]\n", "the file has more than 32 levels, aliases included"),
         ("[" * 5000, "brackets are nested too deep"),
         ("x" * (2**20 + 1), "1:1: the file is larger than 1048576 bytes"),
-        ("a: \x01\n", "1:1: not valid YAML: "),
+        ("a: \x01\n", "1:4: not valid YAML: "),
         ("%YAML 9\n---\na: 1", "not valid YAML"),
         ("a: !!int x", "'x' is no int"),
     ],

@@ -69,7 +69,7 @@ BAD: dict[str, bytes] = {
     "a header of 100 MB and one": struct.pack("<Q", MAX_HEADER_BYTES + 1) + b"{}",
     "not json": file_of(None, raw=b"{nonsense}"),
     "a list": file_of([1]),
-    "leading space": file_of(None, raw=b" {}"),
+    "white space alone": file_of(None, raw=b"  "),
     "two documents": file_of(None, raw=b"{}{}"),
     "NaN": file_of(None, raw=b'{"a":NaN}'),
     "not UTF-8": file_of(None, raw=b'{"\xff":1}'),

@@ -46,9 +46,10 @@ def test_others_pass(content: bytes) -> None:
     refuse_pickle(Path("config.json"), content)
 
 
+@pytest.mark.parametrize("first", [b"{", b" ", b"\n"])
 @pytest.mark.parametrize("length", [0x280, 0x380, 0x480, 0x580, 0x10280])
-def test_a_safetensors_header_whose_length_looks_like_a_pickle_passes(length: int) -> None:
-    refuse_pickle(Path("model.safetensors"), length.to_bytes(8, "little") + b"{")
+def test_a_safetensors_header_whose_length_looks_like_a_pickle_passes(length: int, first: bytes) -> None:
+    refuse_pickle(Path("model.safetensors"), length.to_bytes(8, "little") + first)
 
 
 def test_a_hostile_name_is_not_put_into_the_command_nor_raw_into_the_terminal() -> None:

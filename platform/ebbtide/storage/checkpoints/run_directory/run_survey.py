@@ -8,18 +8,27 @@ Not guaranteed: that a listing is fresh. NFS clients cache them for up to 60 s; 
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ebbtide.storage.checkpoints.run_directory.lineage import Claim, EpochFound, Start, newest, overtaken_by
-from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, RunPaths, epoch_of, step_of
+from ebbtide.storage.checkpoints.run_directory.run_paths import (
+    START,
+    TEMPORARY,
+    CheckpointId,
+    RunPaths,
+    epoch_of,
+    step_of,
+)
 from ebbtide.storage.errors import Corrupt, Refused, Superseded
-from ebbtide.storage.files.durable_files import Disk, is_real_directory, read_small, telling
+from ebbtide.storage.files.durable_files import TEMPORARY_SUFFIX, Disk, is_real_directory, read_small, telling
 from ebbtide.storage.names import COMMIT
 
 SCHEMA = 1
 MAX_START_BYTES = 4096
+_START_CUT_OFF = re.compile(rf"\.{re.escape(START)}\.[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}")  # see `Disk.replace`
 
 
 def look(paths: RunPaths) -> list[EpochFound]:
@@ -168,7 +177,8 @@ def temporaries(paths: RunPaths) -> Iterator[tuple[int, Path]]:
     """What is being written or removed, or was left so, with its epoch."""
     for number in epochs(paths):
         for name in _names(paths.epoch(number)):
-            if name.startswith("."):
+            # guard: what others put into an epoch is not removed
+            if name.startswith(TEMPORARY) or _START_CUT_OFF.fullmatch(name):
                 yield number, paths.epoch(number) / name
 
 

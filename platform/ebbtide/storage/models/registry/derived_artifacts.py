@@ -20,6 +20,7 @@ from ebbtide.storage.maintenance.garbage_plan import Grace, Survey
 from ebbtide.storage.models.registry.derived_names import ARTEFACT, model_of
 from ebbtide.storage.names import COMMIT, ObjectId, RefName, Tag
 from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.objects.refs import Misplaced
 
 DAY_S = 86400.0
 
@@ -98,6 +99,10 @@ def _targets(store: ObjectStore, pairs: Collection[tuple[RefName, Tag]]) -> froz
         with suppress(NotPublished):  # deleted meanwhile
             try:
                 found.add(store.refs.read(name, tag).object)
+            except Misplaced as error:
+                if error.names is None:
+                    return None
+                found.add(error.names)
             except (Corrupt, Refused):
                 return None
     return frozenset(found)

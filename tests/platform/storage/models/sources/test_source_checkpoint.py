@@ -124,7 +124,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str]] = [
     ("tensor elsewhere", moved_tensor, rf"'model.layers.0.norm' is in {FIRST}, but it is in {SECOND}"),
     ("tensor in two shards", tensor_in_both, rf"'model.embed.weight' is in {FIRST} and again in {SECOND}"),
     ("tensor twice in index", duplicate_name, r"'empty' stands there twice"),
-    ("tensor twice in header", lambda f: (f / FIRST).write_bytes(TWICE), r"stands there twice"),
+    ("tensor twice in header", lambda f: (f / FIRST).write_bytes(TWICE), r"stands in the header twice"),
     ("index no JSON", lambda f: (f / INDEX).write_text("{"), r"cannot be read"),
     ("index no UTF-8", lambda f: (f / INDEX).write_bytes(b"\xff{}"), r"cannot be read"),
     ("index of endless depth", lambda f: (f / INDEX).write_text("[" * 100_000), r"cannot be read"),
