@@ -44,6 +44,7 @@ from ebbtide_train.worker.job_plan import JobPlan
 MICRO_BATCH = 64  # at most, where the author gives none: the session's own default
 LAST_WORD_S = 5.0  # nobody waits longer for a driver that has ended; one that was told to stop may have less
 ASK_S = 0.5  # to ask for the way out: of the 3 s that Ray leaves by default
+FURTHER = "raise its steps to go on, or submit it with --fresh (PoolTrainer: fresh=True) to begin anew"
 AGAIN_S = 60.0  # an arbiter that must hear of an end before the job can be submitted again; it restarts within seconds
 
 TrainFunction = Callable[[Mapping[str, Any]], object]
@@ -105,6 +106,7 @@ class PoolTrainer(LeasedTrainer):
             ledger=self._runtime.ledger,
             train=None if train is None else cloudpickle.dumps(train),
             session=session,
+            again=was_restored(),
         )
         self._args = dict(section.args if args is None else args)
         super().__init__(plan, self._args)
@@ -135,7 +137,7 @@ class PoolTrainer(LeasedTrainer):
                     raise
                 _say(f"{error}; submitting it again")
                 # Under a new name of its own: nothing that the dead controller said or was told counts any more.
-                LeasedTrainer.__init__(self, replace(self._plan, incarnation=_incarnation()), self._args)
+                LeasedTrainer.__init__(self, replace(self._plan, incarnation=_incarnation(), again=True), self._args)
         raise AssertionError("max_failures is not negative")
 
     def _fit_once(self, *, again: bool) -> Result:
@@ -155,7 +157,7 @@ class PoolTrainer(LeasedTrainer):
                 cancelled = next((c for c in found.values() if isinstance(c, Cancelled)), None)
                 if cancelled is None:
                     ending.outcome = "failed"
-                    ending.detail = "\n".join(part for part in (describe(found), self._last_words) if part)
+                    ending.detail = "\n".join(part for part in (self._why or describe(found), self._last_words) if part)
                     raise
                 ending.outcome, ending.detail = "cancelled", str(cancelled)
                 raise Cancelled(str(cancelled)) from None
@@ -174,7 +176,12 @@ class PoolTrainer(LeasedTrainer):
 
     def _verdict(self, result: Result) -> tuple[str, str]:
         """Outcome and detail of a job whose ranks have all returned."""
-        return "finished", "its train function returned"
+        ran = self._course
+        if ran is None or not ran.total:
+            return "finished", "its train function returned"
+        if ran.began >= ran.total:
+            return "finished", f"already at step {ran.finished} of {ran.total}: nothing was trained; {FURTHER}"
+        return "finished", f"at step {ran.finished} of {ran.total}"
 
     def _register(self, *, again: bool) -> None:
         section = self._plan.section

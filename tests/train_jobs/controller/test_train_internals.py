@@ -15,7 +15,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train.controller import train_internals
 from ebbtide_train.controller.failure_causes import describe
-from ebbtide_train.controller.failure_limit import FailureLimit
+from ebbtide_train.controller.retry_rules import RetryRules
 from ebbtide_train.controller.train_internals import (
     GangFailurePolicy,
     LeasedWorkerGroup,
@@ -102,7 +102,7 @@ DIED = WorkerHealthCheckFailedError("a page of text", failure=RuntimeError("x"))
         (failed(r0=Preempted("left")), FailureDecision.RETRY, False),
         (failed(r0=ConnectionError("peer"), r1=Preempted("left")), FailureDecision.RETRY, False),
         (failed(r0=Cancelled("left")), FailureDecision.RAISE, False),
-        (failed(r0=ValueError("boom")), FailureDecision.RETRY, True),
+        (failed(r0=OSError(5, "boom")), FailureDecision.RETRY, True),
         (ControllerError(RuntimeError("no CPU")), FailureDecision.RETRY, True),
     ],
 )
@@ -111,11 +111,34 @@ def test_leaving_by_order_is_not_counted(
 ) -> None:
     monkeypatch.setattr(train_internals, "steps_finished", lambda plan: 0)
     noted: list[tuple[object, ...]] = []
-    policy = GangFailurePolicy(None, strikes=FailureLimit(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
+    policy = GangFailurePolicy(None, rules=RetryRules(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
     assert policy.make_decision(error) is decision
     assert bool(noted) == counted
     if counted:
         assert policy.make_decision(error) is FailureDecision.RAISE
+
+
+def test_an_authors_mistake_ends_the_job_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_internals, "steps_finished", lambda plan: 0)
+    noted: list[str] = []
+    policy = GangFailurePolicy(None, rules=RetryRules(9), plan=None, note=lambda said, ranks: noted.append(said))  # type: ignore[arg-type]
+    assert policy.make_decision(failed(r0=ConnectionError("peer"), r1=KeyError("x"))) is FailureDecision.RAISE
+    assert noted == [
+        "rank 1: KeyError: 'x'; rank 0: ConnectionError: peer; not tried again: it failed before its first step"
+    ]
+
+
+def test_a_gang_that_was_ended_before_it_began_has_not_failed() -> None:
+    noted: list[str] = []
+    policy = GangFailurePolicy(
+        None,
+        rules=RetryRules(0),
+        plan=None,  # type: ignore[arg-type]
+        note=lambda said, ranks: noted.append(said),
+        let_go=lambda: True,
+    )
+    assert policy.make_decision(failed(r0=DIED)) is FailureDecision.RETRY
+    assert not noted
 
 
 def test_a_death_in_trains_words_is_one_in_ours() -> None:
