@@ -74,6 +74,8 @@ ODD: Mapping[str, Callable[..., object]] = {"returns": train_returns, "exits": t
 
 
 if __name__ == "__main__":
-    chosen = ODD.get(json.loads(sys.argv[2]).get("train"), train)
-    PoolTrainer(chosen, args=json.loads(sys.argv[2]), name=sys.argv[1], **json.loads(sys.argv[3])).fit()
+    given = json.loads(sys.argv[2])
+    chosen = ODD.get(given.get("train"), train)
+    fresh = bool(given.get("fresh"))
+    PoolTrainer(chosen, args=given, fresh=fresh, name=sys.argv[1], **json.loads(sys.argv[3])).fit()
     print("fit returned")

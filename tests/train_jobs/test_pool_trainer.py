@@ -141,6 +141,29 @@ def test_a_function_that_never_trains_fails_at_once_with_the_remedy(fake_pool: F
     assert fake_pool.call("job", f"odd-{train}").detail.startswith(f"rank 0: {says}"), printed
 
 
+def test_a_finished_job_is_not_trained_twice_unless_it_begins_anew(fake_pool: FakePool) -> None:
+    """It finishes; again: nothing is trained; with more steps: it goes on; fresh: it begins at 0, the old is kept."""
+    pool, run_dir = fake_pool, fake_pool.shared_dir / "train" / "again"
+    for steps, fresh, says in (
+        (4, False, "at step 4 of 4"),
+        (4, False, "already at step 4 of 4: nothing was trained"),
+        (6, False, "at step 6 of 6"),
+        (3, True, "at step 3 of 3"),
+    ):
+        driver = pool.submit("again", json.dumps({"steps": steps, "step_s": 0.0, "fresh": fresh}), SETTINGS)
+        pool.until("again", lambda: pool.controller("again"), "its controller")
+        pool.grant("again", 0)
+        printed = pool.finish(driver, "again")
+        assert driver.returncode == 0, printed
+        job = pool.call("job", "again")
+        assert job.outcome == "finished" and job.detail.startswith(says), job.detail
+        if not fresh:
+            assert sorted(line.step for line in step_lines(run_dir)) == list(range(steps))
+    [kept] = [path for path in run_dir.parent.iterdir() if path.name.startswith("again@")]
+    assert sorted(line.step for line in step_lines(kept)) == list(range(6))
+    assert sorted(line.step for line in step_lines(run_dir)) == list(range(3))
+
+
 @pytest.mark.hunt  # short: driver x resuming of the kill table
 def test_a_killed_driver_leaves_no_worker_and_the_next_run_goes_on_from_the_commit(fake_pool: FakePool) -> None:
     pool = fake_pool

@@ -26,6 +26,9 @@ from ray.train import Result, TrainingFailedError
 
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.sections.job_section import JobSection
+from ebbtide.storage.checkpoints.manager.fresh_start import set_aside
+from ebbtide.storage.checkpoints.run_directory.run_paths import run_paths
+from ebbtide.storage.errors import StorageError
 from ebbtide_train.arbiter_client.controller_link import ControllerLink
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.pool_connection import ask, connect
@@ -82,6 +85,7 @@ class PoolTrainer(LeasedTrainer):
         args: Mapping[str, Any] | None = None,
         job: JobSection | None = None,
         session: SessionPlan | None = None,
+        fresh: bool = False,
         **settings: Any,
     ) -> None:
         """Either ``job``, or its ``settings``: see :func:`job_section`.
@@ -90,6 +94,7 @@ class PoolTrainer(LeasedTrainer):
             train: called in every worker with ``args``; None: ``job.entrypoint`` is imported there.
             args: default: those of ``job``.
             session: the job keeps a process tree and does not train; see ``interactive``.
+            fresh: begin at step 0. What one of its name has saved is put aside, as ``train/<name>@<time>``.
 
         Raises:
             BadJob: the settings are wrong.
@@ -110,6 +115,7 @@ class PoolTrainer(LeasedTrainer):
         )
         self._args = dict(section.args if args is None else args)
         super().__init__(plan, self._args)
+        self._fresh = fresh and not was_restored()  # the pool submits again what has begun anew already
         self._standing_in: ControllerLink | None = None
         self._left_how = "before its controller ran"
 
@@ -150,6 +156,8 @@ class PoolTrainer(LeasedTrainer):
             )
             self._standing_in.start()
             try:
+                if self._fresh and not again:
+                    self._set_aside(ending)
                 _keep(archive, *my_submission(section.name, incarnation))
                 result = super().fit()
             except TrainingFailedError as error:
@@ -174,6 +182,17 @@ class PoolTrainer(LeasedTrainer):
             ending.outcome, ending.detail = self._verdict(result)
             return result
 
+    def _set_aside(self, ending: "_Ending") -> None:
+        """Now that no other job of this name can be taken in, and before a gang of this one can begin."""
+        paths = run_paths(Path(self._runtime.shared_dir), self._plan.section.name)
+        try:
+            aside = set_aside(paths, now_s=time.time())
+        except StorageError as error:
+            ending.detail = f"it cannot begin anew: {error}"
+            raise JobRefused(f"job {paths.run} cannot begin anew: {error}") from error
+        if aside is not None:
+            _say(f"job {paths.run} begins at step 0; what it had is kept: `ebbtide checkpoints list {aside.name}`")
+
     def _verdict(self, result: Result) -> tuple[str, str]:
         """Outcome and detail of a job whose ranks have all returned."""
         ran = self._course
@@ -185,7 +204,12 @@ class PoolTrainer(LeasedTrainer):
 
     def _register(self, *, again: bool) -> None:
         section = self._plan.section
-        details = {"entrypoint": section.entrypoint, "global_batch": section.global_batch, "restored": again}
+        details = {
+            "entrypoint": section.entrypoint,
+            "global_batch": section.global_batch,
+            "restored": again,
+            "fresh": self._fresh,
+        }
         try:
             ask(self._link, "register_job", section.spec(), self._plan.incarnation, details)
         except ValueError as error:

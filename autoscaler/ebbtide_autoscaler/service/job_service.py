@@ -31,8 +31,16 @@ class JobService:
         self._published, self._inbox, self._file, self._ledger = published, inbox, file, ledger
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
 
-    def register(self, spec: JobSpec, incarnation: str, *, restored: bool) -> ControllerOrders | None:
+    def register(
+        self, spec: JobSpec, incarnation: str, *, restored: bool, fresh: bool = False
+    ) -> ControllerOrders | None:
         """Take a job in; asking again under the same incarnation changes nothing.
+
+        Args:
+            spec: of the job.
+            incarnation: of this submission.
+            restored: the pool itself has submitted it again.
+            fresh: it begins at step 0, whatever one of its name has done.
 
         Raises:
             ValueError: a job of that name is alive under another incarnation, or it can never run here.
@@ -49,7 +57,7 @@ class JobService:
         self._submitted[spec.name] = incarnation
         self._inbox.forget_job(spec.name)
         aside = self.aside(spec)
-        self._inbox.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
+        self._inbox.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else "", fresh))
         self._await_journaled(spec.name, incarnation)  # guard: a job that was answered for is in the ledger
         return ControllerOrders(None, "just submitted")
 

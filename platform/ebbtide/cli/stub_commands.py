@@ -23,6 +23,7 @@ _FLAGS = (
     "--no-follow",
     "--rehearse",
     "--detach",
+    "--fresh",
 )
 _FILE = click.Path()
 
@@ -80,7 +81,7 @@ STAND_INS: Mapping[str, click.Command] = {
             file=True,
         ),
         _stand_in("status", "--watch --pool --json"),
-        _stand_in("submit", "--job --follow --no-follow --json", file=True),
+        _stand_in("submit", "--job --follow --no-follow --fresh --json", file=True),
         _stand_in("undrain", "--pool --json", completes=complete_nodes),
         _stand_in("unfreeze", "--pool --json"),
         _stand_in("up", "--rollback --yes --no-wait --pool --json", file=True),

@@ -240,6 +240,7 @@ class JobSubmitted:
     incarnation: str
     restored: bool = False
     aside: str = ""
+    fresh: bool = False  # it begins at step 0, whatever one of its name has done
     kind: Literal["job_submitted"] = "job_submitted"
 
 

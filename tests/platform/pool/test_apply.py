@@ -392,6 +392,13 @@ def test_a_job_submitted_again_goes_on_from_its_own_ref() -> None:
     assert state.slots[S0].state is SlotState.RECLAIMING, "the earlier gang may still be there"
 
 
+def test_a_job_that_begins_anew_has_no_step_of_before() -> None:
+    state = after(held(), JobDurable(JOB, 5), JobEnded(JOB, "lost", ""), JobSubmitted(SPEC, "i2", fresh=True))
+    job = state.jobs[JOB]
+    assert (job.step, job.durable_step, job.incarnation, job.state) == (0, 0, "i2", JobState.WAITING)
+    assert state.slots[S0].state is SlotState.RECLAIMING, "the earlier gang may still be there"
+
+
 def test_a_node_that_dies_takes_all_its_slots() -> None:
     state = after(with_ready(), NodeLost(NODE))
     assert {record.state for record in state.slots.values()} == {SlotState.LOST}

@@ -96,6 +96,8 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
             restores=known.restores + 1,
         )
         return _put(state, fresh)
+    if body.fresh:  # guard: a job that begins anew has no step of before
+        return _put(state, replace(fresh, directive=known.directive))
     return _put(
         state,
         replace(
