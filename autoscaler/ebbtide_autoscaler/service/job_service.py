@@ -18,7 +18,7 @@ from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission
-from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, rank_directive
+from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, may_end_early, rank_directive
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
@@ -121,7 +121,10 @@ class JobService:
         job = state.jobs.get(name)
         if job is None:
             return ControllerOrders(None, "just submitted")
-        return controller_orders(state, job, self._published.waits.get(name, ""))
+        seen = self._published.seen
+        ranks = [] if seen is None else [heard.report for (of, _), heard in seen.ranks.items() if of == name]
+        why = self._published.waits.get(name, "")
+        return controller_orders(state, job, why, ends_early=may_end_early(job, ranks))
 
     def rank(self, report: RankReport) -> JobDirective | None:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""

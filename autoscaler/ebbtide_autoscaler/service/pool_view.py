@@ -5,6 +5,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
+from ebbtide.client.messages import RankReport
 from ebbtide.pool.ids import JobName
 from ebbtide.pool.rules.drain import is_drained, occupants
 from ebbtide.pool.state import JobRecord, PoolState, SlotRecord
@@ -17,6 +18,7 @@ from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Shares, Team
 from ebbtide_autoscaler.core.plan.outdated import is_stale
 from ebbtide_autoscaler.core.replicas.start_backoff import start_attempts
 
+NOT_AT_SESSION = "not at its session yet"
 LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
 
 
@@ -211,5 +213,14 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
         "outcome": job.outcome or None,
         "since_s": job.since_s,
         "held": asdict(job.held) if job.held else None,
-        "waits": _waits(job, waits.get(name)),
+        "loading": job.loading,
+        "waits": _loads(job, fresh, now_s) if job.loading else _waits(job, waits.get(name)),
     }
+
+
+def _loads(job: JobRecord, fresh: Sequence[RankReport], now_s: float) -> str:
+    """How a job stands whose train function has not begun its steps."""
+    at = "at its session, not at its steps yet" if fresh and all(one.at_session for one in fresh) else NOT_AT_SESSION
+    where = next((one.stands_at for one in fresh if one.stands_at), "")
+    alive = "process alive" if len(fresh) == len(job.gang) else f"{len(fresh)} of {len(job.gang)} processes heard"
+    return f"starting: {at}, {now_s - job.since_s:.0f} s, {alive}{f', at {where}' if where else ''}"

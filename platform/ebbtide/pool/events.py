@@ -245,6 +245,14 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class JobLoading:
+    """Every rank of the gang is up, and its train function has not begun to train: it imports, or loads its data."""
+
+    job: JobName
+    kind: Literal["job_loading"] = "job_loading"
+
+
+@dataclass(frozen=True, slots=True)
 class JobRunning:
     """Every rank of the gang trains. ``lost_steps``: finished steps that it must run again, after a crash."""
 
@@ -446,6 +454,7 @@ Fact: TypeAlias = (
     | EndpointDeclared
     | EndpointRemoved
     | JobSubmitted
+    | JobLoading
     | JobRunning
     | JobParked
     | JobDurable

@@ -232,6 +232,9 @@ class FixedGate:
     def report(self, report: RankReport) -> None:
         """Nobody listens."""
 
+    def begin(self) -> DesiredState:
+        return DesiredState.RUN
+
 
 @pytest.mark.proves(
     "an order of an earlier lease is refused",

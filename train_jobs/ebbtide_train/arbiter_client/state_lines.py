@@ -25,7 +25,8 @@ def describe(view: Mapping[str, Any]) -> str:
     if state == "waiting":
         return why if why.startswith("waits") else f"waits: {why or 'for the next decision'}"
     if state in ("starting", "running", "resuming"):
-        return f"{state} on {slots} slot{'' if slots == 1 else 's'}{_undurable(view)}"
+        loads = ": its train function has not begun its steps yet" if view.get("loading") else ""
+        return f"{state} on {slots} slot{'' if slots == 1 else 's'}{loads}{_undurable(view)}"
     if state == "ended":
         return f"ended: {first_line(view.get('outcome') or '') or 'without a word'}"
     if state == "parked":

@@ -181,6 +181,7 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
             rules=_rules_of(plan),
             plan=plan,
             note=self._gang_failed,
+            let_go=lambda: self._pool_link.let_go,
         )
         self._course: Returned | None = None
         self._held_back_since_s: float | None = None

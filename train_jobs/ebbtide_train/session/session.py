@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ebbtide.client.messages import RankPhase
+from ebbtide.client.messages import DesiredState, RankPhase
 from ebbtide.snapshot import nccl
 from ebbtide.snapshot.eviction.host_memory import HostMemory, OwnMemory
 from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore, must_be_plain
@@ -35,7 +35,7 @@ from ebbtide_train.session.coordination.rendezvous import sweep
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.loop.member import Member
 from ebbtide_train.session.loop.park import admit, look
-from ebbtide_train.session.loop.safe_point import begin_agreement, safe_point
+from ebbtide_train.session.loop.safe_point import begin_agreement, leave, safe_point
 from ebbtide_train.session.loop.start import agree_on_start, restore, start_rng
 from ebbtide_train.session.loop.step import Step
 from ebbtide_train.session.parking.device_context import DeviceContext
@@ -151,6 +151,8 @@ class TrainingSession:
         member = self._member
         if member.prepared is not None:
             raise SessionMisuse("prepare() was called twice: give it the one model that the loop trains")
+        member.note(at_session=True)
+        member.say()
         tracked = TrainState(model, optimizer, scheduler, extras)
         prepared = DdpWrapper(model, unused_parameters=find_unused_parameters)
         if tracked.split and (self._mesh is None or not prepared.split):
@@ -177,6 +179,8 @@ class TrainingSession:
         member = self._member
         if member.prepared is None:
             raise SessionMisuse("call session.prepare(model, optimizer) before session.steps()")
+        if (want := member.gate.begin()) is not DesiredState.RUN:
+            leave(member, want)
         packed, self._restored_rng = self._restored_rng, None
         start_rng(member, packed)
         self._begun, self.total = True, total

@@ -4,9 +4,11 @@ The exception itself stays in its process. Some cannot be pickled, and most of t
 controller does not import.
 """
 
+import sys
 import sysconfig
 import traceback
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
@@ -116,6 +118,16 @@ def place_in(trace: TracebackType | None) -> str:
     return ""
 
 
+def place_of_thread(ident: int) -> str:
+    """Where a thread stands in the author's code now, as ``file.py:12``; "" where it is nowhere in it."""
+    frame = sys._current_frames().get(ident)
+    while frame is not None:
+        if is_authors(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def authors_part(trace: TracebackType | None) -> TracebackType | None:
     """``trace`` from the author's outermost line on; all of it where there is none."""
     now = trace
@@ -124,6 +136,7 @@ def authors_part(trace: TracebackType | None) -> TracebackType | None:
     return now or trace
 
 
+@lru_cache(maxsize=1024)
 def is_authors(filename: str) -> bool:
     """Whether that file is neither a library's, nor Python's, nor ours."""
     if filename.startswith("<"):

@@ -4,7 +4,9 @@ Runs in a Ray Train worker, after the backend has given it its place. A gang tha
 ``Left`` to its controller; whatever else ends the train function is raised as `RankFailed`.
 """
 
+import faulthandler
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,12 @@ from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.worker.cuda_context import CudaContext
 from ebbtide_train.worker.job_plan import JobPlan, Left, Returned, my_place
 from ebbtide_train.worker.node_memory import LeftOnNodes, NodeMemory
-from ebbtide_train.worker.rank_failure import as_told, authors_part
+from ebbtide_train.worker.rank_failure import as_told, authors_part, place_of_thread
 from ebbtide_train.worker.train_function import train_function
 
 # The arbiter counts a gang that left without its last report as crashed. One that restarts needs about 2 s.
 LAST_WORD_S = 15.0
+STDERR = 2  # Ray has put the file of this worker in its place
 DONE_WORD_S = 2.0  # after the end the controller and the driver speak for the job
 
 
@@ -44,7 +47,11 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> Returned | Left:
     place = my_place()
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # ranks share the cores, and one thread has one order of summation
-    gate = RankGate(ArbiterLink(), rank=place.rank)
+    me = threading.get_ident()
+    stop_dump = faulthandler.cancel_dump_traceback_later
+    gate = RankGate(ArbiterLink(), rank=place.rank, where=lambda: place_of_thread(me), on_begin=stop_dump)
+    # Into the log, by a thread in C: also of one that never gives the interpreter back.
+    faulthandler.dump_traceback_later(plan.section.startup_timeout_s, file=STDERR)
     flush_s = 0.0
     session: TrainingSession | None = None
     first: BaseException | None = None  # what the author's code raised: what letting go raises after it counts less
@@ -78,6 +85,7 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> Returned | Left:
         failure = as_told(cause, step=finished, steps_here=max(0, finished - restored))
         raise failure.with_traceback(authors_part(cause.__traceback__)) from cause.__cause__
     finally:
+        stop_dump()
         gate.close(flush_s=flush_s)
 
 
