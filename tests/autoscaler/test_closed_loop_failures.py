@@ -110,13 +110,11 @@ def test_a_job_that_loads_for_ten_minutes_is_left_alone_and_one_that_hangs_is_en
 
 def test_a_job_that_loads_gives_its_slots_up_without_a_crash_and_starts_again() -> None:
     loop, driver = loading(1800.0)
+    driver.start_s = (1.0, 2.0)  # of its next gang
     loop.gateways[0].offer("chat")
-    until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.WAITING)
-    job = loop.state.jobs[TRAIN]
-    assert (job.crashes, job.restarts, driver.failures) == (0, 1, 0), loop.story()
-    driver.start_s = (1.0, 2.0)
+    until(loop, lambda: loop.state.jobs[TRAIN].restarts == 1 and SEAT in loop.state.seats)
     until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
-    assert loop.state.jobs[TRAIN].crashes == 0, loop.story()
+    assert (loop.state.jobs[TRAIN].crashes, driver.failures) == (0, 0), loop.story()
 
 
 def test_a_job_that_loads_is_cancelled_at_once() -> None:
