@@ -18,11 +18,13 @@ def at(error: BaseException, step: int = 0, here: int = 0) -> RankFailed:
     return as_told(error, step=step, steps_here=here)
 
 
+@pytest.mark.proves("what no machine can change ends the job at once")
 @pytest.mark.parametrize("error", [ImportError("x"), SyntaxError("x"), SessionMisuse("x")])
 def test_what_never_changes_ends_a_job_that_has_trained_too(error: Exception) -> None:
     assert "only end alike" in RetryRules(5, finished=3).give_up({0: at(error, step=9, here=6)}, 9)
 
 
+@pytest.mark.proves("a failure before the first step ends the job at once")
 def test_an_authors_error_before_the_first_step_ends_the_job() -> None:
     assert "before its first step" in RetryRules(5).give_up({0: at(KeyError("stepz"))}, 0)
 
@@ -36,6 +38,9 @@ def test_one_that_the_pool_submitted_again_has_trained_before() -> None:
     assert not RetryRules(5, finished=100, proven=True).give_up({0: at(KeyError("x"), step=90)}, 100)
 
 
+@pytest.mark.proves(
+    "the same failure at the same step again ends the job", "a job that has trained is told from one that never did"
+)
 def test_the_same_error_at_the_same_step_again_ends_the_job_and_others_do_not() -> None:
     rules = RetryRules(50)
     assert not rules.give_up({0: at(ValueError("row 17 at 0x7f00aa"), step=5, here=5)}, 5)

@@ -1,6 +1,7 @@
 """The parts of the Train shell that need no cluster: places of workers, words for failures, decisions."""
 
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from ebbtide_train.controller import train_internals
 from ebbtide_train.controller.failure_causes import describe
 from ebbtide_train.controller.retry_rules import RetryRules
 from ebbtide_train.controller.train_internals import (
+    GangController,
     GangFailurePolicy,
     LeasedWorkerGroup,
     LeaseScalingPolicy,
@@ -128,6 +130,29 @@ def test_an_authors_mistake_ends_the_job_and_says_so(monkeypatch: pytest.MonkeyP
     ]
 
 
+@pytest.mark.proves("the cause of a failure is looked for with the rank that failed first")
+def test_a_lost_peer_waits_for_the_rank_that_failed_first_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    controller = object.__new__(GangController)
+    controller._held_back_since_s = None
+
+    def waits(*running: bool, **errors: BaseException) -> bool:
+        found = {int(rank[1:]): error for rank, error in errors.items()}
+        statuses = {rank: SimpleNamespace(running=one) for rank, one in enumerate(running)}
+        return controller._waits_for_the_cause(SimpleNamespace(worker_statuses=statuses, errors=found))
+
+    assert not waits(True, True)
+    assert waits(False, True, r0=ConnectionError("closed by peer"))
+    assert not waits(False, False, r0=ConnectionError("closed"), r1=ConnectionError("closed")), "none is left to say"
+    assert not waits(False, True, r0=KeyError("x")), "that is the cause"
+    assert not waits(False, True, r0=DIED), "and so is that"
+    assert waits(False, True, r0=ConnectionError("closed"))
+    now_s[0] += train_internals.CAUSE_S + 0.1
+    assert not waits(False, True, r0=ConnectionError("closed"))
+
+
+@pytest.mark.proves("a gang that was ended before it began has not failed")
 def test_a_gang_that_was_ended_before_it_began_has_not_failed() -> None:
     noted: list[str] = []
     policy = GangFailurePolicy(

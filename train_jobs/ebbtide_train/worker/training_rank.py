@@ -69,7 +69,6 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> Returned | Left:
         with activate(session):
             try:
                 value = train_function(plan)(args)
-                # guard: a train function that returns untrained has failed
                 session.must_have_trained()
             except BaseException as error:
                 first = error

@@ -55,7 +55,6 @@ def _put(state: PoolState, record: JobRecord) -> PoolState:
 
 def _move(record: JobRecord, then: JobState, at_s: float) -> JobRecord:
     advance(JOB_TABLE, f"job {record.spec.name}", record.state, then)
-    # guard: a job loads only while it starts
     return replace(record, state=then, since_s=at_s, loading=False)
 
 

@@ -50,6 +50,7 @@ def test_a_new_run_begins_at_the_very_beginning_and_leaves_the_old_one_alone(tmp
     assert "e3/step-3" in listed(tmp_path, aside.name)
 
 
+@pytest.mark.proves("no run takes the place of another that was put aside")
 def test_twice_within_a_second_are_two_runs_that_are_kept(tmp_path: Path) -> None:
     names = []
     for step in (1, 2, 3):
