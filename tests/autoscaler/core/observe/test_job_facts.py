@@ -30,6 +30,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.job_facts import HANGS_S, LOADS_AFTER_S, facts
 from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Observation, Timestamped
 from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, may_end_early
+from ebbtide_autoscaler.service.pool_view import view
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, TRAIN, a_pool, fold, rank
 
@@ -357,3 +358,15 @@ def test_an_arbiter_that_was_away_blames_nobody_for_what_it_did_not_hear() -> No
     grace_s = SPEC.grace_s + 0.1
     assert types(follow(PARKING, after_s=grace_s)) == [JobCrashed]
     assert types(follow(PARKING, after_s=grace_s, back_s=T + grace_s - 0.1)) == []
+
+
+def test_a_status_says_that_a_job_loads_for_how_long_and_where() -> None:
+    def waits(*ranks: RankReport) -> str:
+        seen = Observation(started_s=0.0, ranks={(TRAIN, one.rank): Timestamped(T + 41.0, one) for one in ranks})
+        (job,) = view(LOADING, seen, {}, T + 42.0)["jobs"]
+        return str(job["waits"])
+
+    assert waits(*LOADS) == "starting: not at its session yet, 42 s, process alive, at load.py:7"
+    there = [replace(one, at_session=True, stands_at="") for one in LOADS]
+    assert waits(*there) == "starting: at its session, not at its steps yet, 42 s, process alive"
+    assert "1 of 2 processes heard" in waits(LOADS[0])
