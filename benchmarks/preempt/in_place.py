@@ -49,6 +49,10 @@ class ToldGate:
         """The latest."""
         return self._latest
 
+    def begin(self) -> DesiredState:
+        """Nothing is wanted before the first step."""
+        return DesiredState.RUN
+
     def report(self, report: RankReport) -> None:
         """Told on, where it is one of our events."""
         if report.step and report.durable_step >= report.step:

@@ -35,6 +35,7 @@ from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.observe.workload_orders import (
     controller_orders,
     lease,
+    may_end_early,
     placed_slots,
     rank_directive,
     replica_orders,
@@ -133,7 +134,9 @@ class Arbiter:
         self.controllers[name] = Timestamped(self.now_s, report)
         if job is None:
             return ControllerOrders(None, "just submitted")
-        return controller_orders(self.world.state, job, self.waits.get(name, ""))
+        ranks = [heard.report for (of, _), heard in self.ranks.items() if of == name]
+        ends_early = may_end_early(job, ranks)
+        return controller_orders(self.world.state, job, self.waits.get(name, ""), ends_early=ends_early)
 
     def job_ended(self, job: str, incarnation: str, outcome: str, detail: str) -> None:
         known = self.world.state.jobs.get(JobName(job))

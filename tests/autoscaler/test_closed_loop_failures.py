@@ -24,6 +24,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import JobName, SeatId
 from ebbtide.pool.transitions import JobState, SeatState, SlotState
 from ebbtide_autoscaler.core.observe.observation import FenceView
+from ebbtide_testing.cluster.fake_gang import FakeDriver
 from tests.autoscaler.closed_loop import KNOBS, Loop, a_job, an_endpoint, moves
 from tests.builders.closed_loop import serving, training, until
 
@@ -86,21 +87,52 @@ def test_a_job_that_gets_further_between_its_crashes_is_never_given_up_nor_kept_
     assert (job.crashes, job.failures_in_a_row, driver.alive) == (6, 0, True), loop.story()
 
 
-@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RESUMING])
-def test_a_gang_that_does_not_come_up_counts_as_a_crash(state: JobState) -> None:
+def loading(startup_timeout_s: float) -> tuple[Loop, FakeDriver]:
+    """A job whose train function loads for a long time."""
+    loop = Loop(1)
+    loop.run(3.0)
+    driver = loop.submit(a_job(startup_timeout_s=startup_timeout_s))
+    driver.start_s = (10_000.0, 10_000.0)
+    until(loop, lambda: TRAIN in loop.state.jobs and loop.state.jobs[TRAIN].loading)
+    return loop, driver
+
+
+def test_a_job_that_loads_for_ten_minutes_is_left_alone_and_one_that_hangs_is_ended() -> None:
+    loop, driver = loading(800.0)
+    loop.run(600.0)
+    job = loop.state.jobs[TRAIN]
+    assert (job.state, job.crashes) == (JobState.STARTING, 0), loop.story()
+    loop.run(240.0)
+    job = loop.state.jobs[TRAIN]
+    assert job.state is JobState.ENDED and "within 800 s (startup_timeout_s)" in job.outcome, loop.story()
+    assert not driver.alive and job.crashes == 0
+
+
+def test_a_job_that_loads_gives_its_slots_up_without_a_crash_and_starts_again() -> None:
+    loop, driver = loading(1800.0)
+    driver.start_s = (1.0, 2.0)  # of its next gang
+    loop.gateways[0].offer("chat")
+    until(loop, lambda: loop.state.jobs[TRAIN].restarts == 1 and SEAT in loop.state.seats)
+    until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RUNNING)
+    assert (loop.state.jobs[TRAIN].crashes, driver.failures) == (0, 0), loop.story()
+
+
+def test_a_job_that_loads_is_cancelled_at_once() -> None:
+    loop, driver = loading(1800.0)
+    loop.tell(CancelJob(TRAIN, "by me"))
+    loop.run(10.0)
+    assert not driver.alive and loop.state.jobs[TRAIN].crashes == 0, loop.story()
+    assert loop.state.jobs[TRAIN].outcome.startswith("cancelled"), loop.story()
+
+
+def test_a_gang_that_does_not_come_back_counts_as_a_crash() -> None:
     loop, driver = training()
     loop.knobs = replace(KNOBS, policy=replace(KNOBS.policy, restart_cost_s=1000.0))
-    if state is JobState.RESUMING:
-        loop.gateways[0].offer("chat")
-        until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.PARKED)
-        assert driver.gang is not None
-        driver.gang.hangs = True
-        until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RESUMING)
-    else:
-        driver.start_s = (1000.0, 1000.0)
-        assert driver.gang is not None
-        loop.cluster.machines.kill(driver.gang.ranks[0].process)
-        until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.STARTING)
+    loop.gateways[0].offer("chat")
+    until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.PARKED)
+    assert driver.gang is not None
+    driver.gang.hangs = True
+    until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.RESUMING)
     before = loop.state.jobs[TRAIN].crashes
     loop.run(45.0)
     assert loop.state.jobs[TRAIN].crashes == before, "the limit is 50 s"

@@ -31,7 +31,7 @@ def test_every_draft_is_a_valid_file_that_says_what_was_asked_for(
     config = load_text(pool_text(draft), path=Path("/here/pool.yaml")).config
     assert config.pool.slots == ("all" if slots is None else slots)
     assert config.gateway.port == port
-    assert str(config.endpoints[0].model) == (f"/here/{EXAMPLE_MODEL}" if model is None else model)
+    assert str(config.endpoints[0].model) == (f"/here/{EXAMPLE_MODEL}" if model is None else str(Path(model)))
     assert config.jobs[0].entrypoint == (entrypoint or EXAMPLE_ENTRYPOINT)
     assert ("enforce_eager" in config.endpoints[0].engine) is not on_gpus
 

@@ -6,7 +6,7 @@ usage: pool_driver.py NAME ARGS SETTINGS   (both JSON)
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import ray
@@ -49,6 +49,8 @@ def train(args: Mapping[str, object]) -> None:
     session = ebbtide_train.current_session()
     model, optimizer, scheduler, dataset, loss_fn = tiny.build(args)
     model = session.prepare(model, optimizer, scheduler)
+    if args.get("raise_early") == session.rank:
+        raise KeyError("mine")
     for step in session.steps(total=int(str(args["steps"]))):
         for batch in step.batches(dataset):
             step.backward(loss_fn(model(batch.x), batch.y))
@@ -60,6 +62,20 @@ def train(args: Mapping[str, object]) -> None:
         time.sleep(float(str(args.get("step_s", 0.02))))
 
 
+def train_returns(args: Mapping[str, object]) -> int:
+    return 3
+
+
+def train_exits(args: Mapping[str, object]) -> None:
+    sys.exit(3)
+
+
+ODD: Mapping[str, Callable[..., object]] = {"returns": train_returns, "exits": train_exits}
+
+
 if __name__ == "__main__":
-    PoolTrainer(train, args=json.loads(sys.argv[2]), name=sys.argv[1], **json.loads(sys.argv[3])).fit()
+    given = json.loads(sys.argv[2])
+    chosen = ODD.get(given.get("train"), train)
+    fresh = bool(given.get("fresh"))
+    PoolTrainer(chosen, args=given, fresh=fresh, name=sys.argv[1], **json.loads(sys.argv[3])).fit()
     print("fit returned")

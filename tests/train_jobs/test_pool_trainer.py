@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -92,22 +93,75 @@ def test_a_job_parks_in_place_stops_restarts_with_other_sizes_and_survives_a_kil
     assert {step for step, _ in seen} == set(range(200))
 
 
-def test_an_authors_exception_is_retried_and_then_fails_the_job(fake_pool: FakePool) -> None:
+def test_an_authors_exception_fails_the_job_when_it_comes_again_at_the_same_step(fake_pool: FakePool) -> None:
     pool = fake_pool
-    settings = json.dumps({**json.loads(SETTINGS), "max_failures": 1})
+    settings = json.dumps({**json.loads(SETTINGS), "max_failures": 9})
     driver = pool.submit("wrong", json.dumps({"steps": 50, "raise_at": 3}), settings)
-    first = pool.grant("wrong", 0)
+    first = pool.grant("wrong", 0, 1)
     failed = pool.no_gang("wrong", first.epoch)
     assert failed.failures == 1
-    assert failed.last_error == "rank 0: RuntimeError: the author's own mistake"
-    pool.grant("wrong", 0)
+    assert re.match(
+        r"rank 0( and 1 more)?: RuntimeError: the author's own mistake \(pool_driver\.py:\d+\)", failed.last_error
+    )
+    pool.grant("wrong", 0, 1)
     printed = pool.finish(driver, "wrong")
     assert driver.returncode == 1
     job = pool.call("job", "wrong")
     first_line, _, tail = job.detail.partition("\n")
-    assert (job.outcome, first_line) == ("failed", "rank 0: RuntimeError: the author's own mistake")
-    assert tail.startswith("-- rank 0 --") and "in train" in tail and len(tail) <= 2000
+    assert job.outcome == "failed" and "not tried again: it failed alike at step 3 before" in first_line
+    assert tail.startswith("-- rank ") and "in train" in tail and len(tail) <= 2000
     assert "the author's own mistake" in printed
+
+
+def test_a_mistake_before_the_first_step_ends_the_job_though_its_peers_complain_first(
+    fake_pool: FakePool,
+) -> None:
+    pool = fake_pool
+    driver = pool.submit("early", json.dumps({"steps": 50, "raise_early": 1}), SETTINGS)
+    pool.grant("early", 0, 1, 2)
+    printed = pool.finish(driver, "early")
+    first_line = pool.call("job", "early").detail.partition("\n")[0]
+    assert driver.returncode == 1, printed
+    assert re.match(r"rank 1: KeyError: 'mine' \(pool_driver\.py:\d+\)", first_line), first_line
+    assert first_line.endswith("not tried again: it failed before its first step")
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        ("returns", "SessionMisuse: the train function returned and never asked for its session: nothing was trained"),
+        ("exits", "SystemExit: 3 (pool_driver.py:"),
+    ],
+)
+def test_a_function_that_never_trains_fails_at_once_with_the_remedy(fake_pool: FakePool, train: str, says: str) -> None:
+    driver = fake_pool.submit(f"odd-{train}", json.dumps({"train": train}), SETTINGS)
+    fake_pool.grant(f"odd-{train}", 0)
+    printed = fake_pool.finish(driver, f"odd-{train}")
+    assert driver.returncode == 1
+    assert fake_pool.call("job", f"odd-{train}").detail.startswith(f"rank 0: {says}"), printed
+
+
+def test_a_finished_job_is_not_trained_twice_unless_it_begins_anew(fake_pool: FakePool) -> None:
+    """It finishes; again: nothing is trained; with more steps: it goes on; fresh: it begins at 0, the old is kept."""
+    pool, run_dir = fake_pool, fake_pool.shared_dir / "train" / "again"
+    for steps, fresh, says in (
+        (4, False, "at step 4 of 4"),
+        (4, False, "already at step 4 of 4: nothing was trained"),
+        (6, False, "at step 6 of 6"),
+        (3, True, "at step 3 of 3"),
+    ):
+        driver = pool.submit("again", json.dumps({"steps": steps, "step_s": 0.0, "fresh": fresh}), SETTINGS)
+        pool.until("again", lambda: pool.controller("again"), "its controller")
+        pool.grant("again", 0)
+        printed = pool.finish(driver, "again")
+        assert driver.returncode == 0, printed
+        job = pool.call("job", "again")
+        assert job.outcome == "finished" and job.detail.startswith(says), job.detail
+        if not fresh:
+            assert sorted(line.step for line in step_lines(run_dir)) == list(range(steps))
+    [kept] = [path for path in run_dir.parent.iterdir() if path.name.startswith("again@")]
+    assert sorted(line.step for line in step_lines(kept)) == list(range(6))
+    assert sorted(line.step for line in step_lines(run_dir)) == list(range(3))
 
 
 @pytest.mark.hunt  # short: driver x resuming of the kill table

@@ -26,6 +26,9 @@ from ray.train import Result, TrainingFailedError
 
 from ebbtide.client.messages import PoolRuntime
 from ebbtide.config.sections.job_section import JobSection
+from ebbtide.storage.checkpoints.manager.fresh_start import set_aside
+from ebbtide.storage.checkpoints.run_directory.run_paths import run_paths
+from ebbtide.storage.errors import StorageError
 from ebbtide_train.arbiter_client.controller_link import ControllerLink
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.pool_connection import ask, connect
@@ -44,6 +47,7 @@ from ebbtide_train.worker.job_plan import JobPlan
 MICRO_BATCH = 64  # at most, where the author gives none: the session's own default
 LAST_WORD_S = 5.0  # nobody waits longer for a driver that has ended; one that was told to stop may have less
 ASK_S = 0.5  # to ask for the way out: of the 3 s that Ray leaves by default
+FURTHER = "raise its steps to go on, or submit it with --fresh (PoolTrainer: fresh=True) to begin anew"
 AGAIN_S = 60.0  # an arbiter that must hear of an end before the job can be submitted again; it restarts within seconds
 
 TrainFunction = Callable[[Mapping[str, Any]], object]
@@ -81,6 +85,7 @@ class PoolTrainer(LeasedTrainer):
         args: Mapping[str, Any] | None = None,
         job: JobSection | None = None,
         session: SessionPlan | None = None,
+        fresh: bool = False,
         **settings: Any,
     ) -> None:
         """Either ``job``, or its ``settings``: see :func:`job_section`.
@@ -89,6 +94,7 @@ class PoolTrainer(LeasedTrainer):
             train: called in every worker with ``args``; None: ``job.entrypoint`` is imported there.
             args: default: those of ``job``.
             session: the job keeps a process tree and does not train; see ``interactive``.
+            fresh: begin at step 0. What one of its name has saved is put aside, as ``train/<name>@<time>``.
 
         Raises:
             BadJob: the settings are wrong.
@@ -105,9 +111,11 @@ class PoolTrainer(LeasedTrainer):
             ledger=self._runtime.ledger,
             train=None if train is None else cloudpickle.dumps(train),
             session=session,
+            again=was_restored(),
         )
         self._args = dict(section.args if args is None else args)
         super().__init__(plan, self._args)
+        self._fresh = fresh and not was_restored()  # the pool submits again what has begun anew already
         self._standing_in: ControllerLink | None = None
         self._left_how = "before its controller ran"
 
@@ -135,7 +143,7 @@ class PoolTrainer(LeasedTrainer):
                     raise
                 _say(f"{error}; submitting it again")
                 # Under a new name of its own: nothing that the dead controller said or was told counts any more.
-                LeasedTrainer.__init__(self, replace(self._plan, incarnation=_incarnation()), self._args)
+                LeasedTrainer.__init__(self, replace(self._plan, incarnation=_incarnation(), again=True), self._args)
         raise AssertionError("max_failures is not negative")
 
     def _fit_once(self, *, again: bool) -> Result:
@@ -148,6 +156,8 @@ class PoolTrainer(LeasedTrainer):
             )
             self._standing_in.start()
             try:
+                if self._fresh and not again:
+                    self._set_aside(ending)
                 _keep(archive, *my_submission(section.name, incarnation))
                 result = super().fit()
             except TrainingFailedError as error:
@@ -155,7 +165,7 @@ class PoolTrainer(LeasedTrainer):
                 cancelled = next((c for c in found.values() if isinstance(c, Cancelled)), None)
                 if cancelled is None:
                     ending.outcome = "failed"
-                    ending.detail = "\n".join(part for part in (describe(found), self._last_words) if part)
+                    ending.detail = "\n".join(part for part in (self._why or describe(found), self._last_words) if part)
                     raise
                 ending.outcome, ending.detail = "cancelled", str(cancelled)
                 raise Cancelled(str(cancelled)) from None
@@ -172,13 +182,34 @@ class PoolTrainer(LeasedTrainer):
             ending.outcome, ending.detail = self._verdict(result)
             return result
 
+    def _set_aside(self, ending: "_Ending") -> None:
+        """Now that no other job of this name can be taken in, and before a gang of this one can begin."""
+        paths = run_paths(Path(self._runtime.shared_dir), self._plan.section.name)
+        try:
+            aside = set_aside(paths, now_s=time.time())
+        except StorageError as error:
+            ending.detail = f"it cannot begin anew: {error}"
+            raise JobRefused(f"job {paths.run} cannot begin anew: {error}") from error
+        if aside is not None:
+            _say(f"job {paths.run} begins at step 0; what it had is kept: `ebbtide checkpoints list {aside.name}`")
+
     def _verdict(self, result: Result) -> tuple[str, str]:
         """Outcome and detail of a job whose ranks have all returned."""
-        return "finished", "its train function returned"
+        ran = self._course
+        if ran is None or not ran.total:
+            return "finished", "its train function returned"
+        if ran.began >= ran.total:
+            return "finished", f"already at step {ran.finished} of {ran.total}: nothing was trained; {FURTHER}"
+        return "finished", f"at step {ran.finished} of {ran.total}"
 
     def _register(self, *, again: bool) -> None:
         section = self._plan.section
-        details = {"entrypoint": section.entrypoint, "global_batch": section.global_batch, "restored": again}
+        details = {
+            "entrypoint": section.entrypoint,
+            "global_batch": section.global_batch,
+            "restored": again,
+            "fresh": self._fresh,
+        }
         try:
             ask(self._link, "register_job", section.spec(), self._plan.incarnation, details)
         except ValueError as error:

@@ -32,7 +32,8 @@ from ebbtide_train.submission.job_selection import pick
     default=None,
     help="Instead of the job's working_dir.",
 )
-def main(file: Path, name: str | None, working_dir: Path | None) -> None:
+@click.option("--fresh", is_flag=True, help="Begin at step 0; what one of its name has saved is kept aside.")
+def main(file: Path, name: str | None, working_dir: Path | None, fresh: bool) -> None:
     """Run one job of FILE on the pool, in the foreground."""
     try:
         section = pick(load(file), name)
@@ -45,7 +46,7 @@ def main(file: Path, name: str | None, working_dir: Path | None) -> None:
     if fault is not None:
         raise BadInput(f"job {section.name}: {fault[0]}{f'; {fault[1]}' if fault[1] else ''}")
     try:
-        PoolTrainer(None, job=section).fit()
+        PoolTrainer(None, job=section, fresh=fresh).fit()
     except NoArbiter as error:
         raise CommandFailed(str(error)) from error
     except PoolProblem as error:
@@ -53,7 +54,8 @@ def main(file: Path, name: str | None, working_dir: Path | None) -> None:
     except (Cancelled, JobLost) as error:
         raise CommandFailed(str(error)) from error
     except TrainingFailedError as error:
-        raise CommandFailed(f"job {section.name} failed: {describe(causes(error))}") from error
+        why = describe(causes(error))
+        raise CommandFailed(f"job {section.name} failed: {why}; more: `ebbtide logs {section.name}`") from error
 
 
 if __name__ == "__main__":

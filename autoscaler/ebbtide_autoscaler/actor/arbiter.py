@@ -106,7 +106,8 @@ class Arbiter:
 
     def register_job(self, spec: JobSpec, incarnation: str, details: dict[str, object]) -> ControllerOrders | None:
         """Take a job in; see :meth:`JobService.register`."""
-        return self._jobs.register(spec, incarnation, restored=bool(details.get("restored")))
+        restored, fresh = bool(details.get("restored")), bool(details.get("fresh"))
+        return self._jobs.register(spec, incarnation, restored=restored, fresh=fresh and not restored)
 
     def how_aside(self, spec: JobSpec) -> dict[str, object] | None:
         """How such a job would step aside if it were submitted now; None: nobody can tell. Changes nothing."""

@@ -18,7 +18,7 @@ from ebbtide_autoscaler.control.config_in_force import ConfigInForce
 from ebbtide_autoscaler.control.inbox import Inbox
 from ebbtide_autoscaler.control.published import Published
 from ebbtide_autoscaler.core.jobs.preemption_cost import at_admission
-from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, rank_directive
+from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, may_end_early, rank_directive
 from ebbtide_autoscaler.journal.ledger_session import LedgerSession
 
 REGISTER_S = 1.5  # to journal takes milliseconds; who asks waits 2 s, and asks the next arbiter if this one dies
@@ -31,8 +31,16 @@ class JobService:
         self._published, self._inbox, self._file, self._ledger = published, inbox, file, ledger
         self._submitted: dict[JobName, str] = {}  # the last incarnation of each job, perhaps not journaled yet
 
-    def register(self, spec: JobSpec, incarnation: str, *, restored: bool) -> ControllerOrders | None:
+    def register(
+        self, spec: JobSpec, incarnation: str, *, restored: bool, fresh: bool = False
+    ) -> ControllerOrders | None:
         """Take a job in; asking again under the same incarnation changes nothing.
+
+        Args:
+            spec: of the job.
+            incarnation: of this submission.
+            restored: the pool itself has submitted it again.
+            fresh: it begins at step 0, whatever one of its name has done.
 
         Raises:
             ValueError: a job of that name is alive under another incarnation, or it can never run here.
@@ -49,7 +57,7 @@ class JobService:
         self._submitted[spec.name] = incarnation
         self._inbox.forget_job(spec.name)
         aside = self.aside(spec)
-        self._inbox.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else ""))
+        self._inbox.submit(JobSubmitted(spec, incarnation, restored, aside.words if aside is not None else "", fresh))
         self._await_journaled(spec.name, incarnation)  # guard: a job that was answered for is in the ledger
         return ControllerOrders(None, "just submitted")
 
@@ -113,7 +121,10 @@ class JobService:
         job = state.jobs.get(name)
         if job is None:
             return ControllerOrders(None, "just submitted")
-        return controller_orders(state, job, self._published.waits.get(name, ""))
+        seen = self._published.seen
+        ranks = [] if seen is None else [heard.report for (of, _), heard in seen.ranks.items() if of == name]
+        why = self._published.waits.get(name, "")
+        return controller_orders(state, job, why, ends_early=may_end_early(job, ranks))
 
     def rank(self, report: RankReport) -> JobDirective | None:
         """A rank's state; the answer is what its gang should do, None if the job is not known (yet)."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ebbtide.client.messages import RankReport
 from ebbtide.pool.ids import JobName, NodeId
 from ebbtide.pool.rules.drain import is_drained, occupants
 from ebbtide.pool.state import Hold, JobRecord, PoolState, SlotRecord
@@ -16,6 +17,7 @@ from ebbtide_autoscaler.core.plan.fair_share import OTHERS, Shares, Team
 from ebbtide_autoscaler.core.plan.outdated import is_stale
 from ebbtide_autoscaler.core.replicas.start_backoff import start_attempts
 
+NOT_AT_SESSION = "not at its session yet"
 LOST_SHOWN_S = 600.0  # a lost slot is news for so long; those of a cluster of long ago are not
 
 
@@ -226,5 +228,14 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
         "since_at_s": job.since_s,
         "ended_at_s": job.since_s if job.state is JobState.ENDED else None,
         "held": held(job.held),
-        "waits": _waits(job, waits.get(name)),
+        "loading": job.loading,
+        "waits": _loads(job, fresh, now_s) if job.loading else _waits(job, waits.get(name)),
     }
+
+
+def _loads(job: JobRecord, fresh: Sequence[RankReport], now_s: float) -> str:
+    """How a job stands whose train function has not begun its steps."""
+    at = "at its session, not at its steps yet" if fresh and all(one.at_session for one in fresh) else NOT_AT_SESSION
+    where = next((one.stands_at for one in fresh if one.stands_at), "")
+    alive = "process alive" if len(fresh) == len(job.gang) else f"{len(fresh)} of {len(job.gang)} processes heard"
+    return f"starting: {at}, {now_s - job.since_s:.0f} s, {alive}{f', at {where}' if where else ''}"

@@ -74,6 +74,8 @@ class RankReport:
     seq: int = 0
     commit_error: str = ""  # why its last checkpoint could not be published; the job goes on, ``durable_step`` stays
     tracked_bytes: int = 0  # measured: of its tracked tensors, what leaves its slot when it parks; 0: not known yet
+    at_session: bool = False  # while it starts: its train function has called prepare()
+    stands_at: str = ""  # while it starts: where in the author's code, as file.py:12; "": nowhere there
     in_place_hindered: str = ""  # why it could not park in place when it last looked; "": nothing is known of
 
 
@@ -117,6 +119,7 @@ class ControllerOrders:
     why: str = ""
     cancelled: bool = False  # the job is to end
     kill_gang: bool = False  # a rank is lost or it outlived its grace: end what is left of the gang, then NO_GANG
+    not_failed: bool = False  # with ``kill_gang``: it has not begun to train, and its slots are needed
 
 
 # ---- serving ----------------------------------------------------------------------------------------------------

@@ -240,7 +240,16 @@ class JobSubmitted:
     incarnation: str
     restored: bool = False
     aside: str = ""
+    fresh: bool = False  # it begins at step 0, whatever one of its name has done
     kind: Literal["job_submitted"] = "job_submitted"
+
+
+@dataclass(frozen=True, slots=True)
+class JobLoading:
+    """Every rank of the gang is up, and its train function has not begun to train: it imports, or loads its data."""
+
+    job: JobName
+    kind: Literal["job_loading"] = "job_loading"
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +454,7 @@ Fact: TypeAlias = (
     | EndpointDeclared
     | EndpointRemoved
     | JobSubmitted
+    | JobLoading
     | JobRunning
     | JobParked
     | JobDurable

@@ -31,6 +31,7 @@ class JobSpec:
     in_place: bool  # may park in place
     host_bytes_per_worker: int  # host memory that one parked worker needs
     max_failures: int = 3  # crashes in a row without progress that are tried again
+    startup_timeout_s: float = 1800.0  # from its slots to its first step; one that takes longer hangs, and is ended
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers_min <= self.workers_max:

@@ -47,6 +47,8 @@ class JobRecord:
     epoch: Epoch = Epoch(0)
     gang_epoch: Epoch = Epoch(0)  # of the lease that the present gang was started with; parking keeps the gang
     directive: int = 0  # number of the last thing that was asked of the gang
+    loading: bool = False  # STARTING, and its ranks are up: its train function has not begun to train
+    left_early: bool = False  # told to leave before it began to train: it is ended, and no step is lost by that
     cancelled: bool = False
     held: Hold | None = None  # by a person, also while it is still on its way aside; never of a cancelled job
     stood_aside: bool = False  # it left its slots because a person asked, and has not run since: none is owed to it

@@ -37,6 +37,7 @@ class FakeRank:
     lease_epoch: int
     phase: RankPhase = RankPhase.STARTING
     directive: int = 0
+    begun: bool = False  # its first turn: until then it may be ended at any moment, and no step is lost
 
 
 class FakeGang:
@@ -88,13 +89,15 @@ class FakeGang:
             if not came:
                 self.cluster.machines.kill(rank.process)
                 return
-            rank.phase, rank.lease_epoch = RankPhase.RUNNING, epoch
+            if rank.phase is RankPhase.STOPPED:  # it was told to leave while it waited for its lock
+                return
+            rank.phase, rank.lease_epoch, rank.begun = RankPhase.RUNNING, epoch, True
             if all(r.phase is RankPhase.RUNNING for r in self.ranks):
                 for r in self.ranks:
                     r.directive = max(r.directive, self.done)
                 self._later(0.1, 0.3, lambda: self._safe_point(epoch))
 
-        if rank.process.alive and not self.over:
+        if rank.process.alive and not self.over and rank.phase is not RankPhase.STOPPED:
             rank.process.epoch = epoch
             self.cluster.machines.take(rank.process, rank.slot, LOCK_TIMEOUT_S, taken)
 
@@ -226,6 +229,8 @@ class FakeGang:
         def answered(directive: JobDirective | None) -> None:
             if directive is not None and rank.number == 0:
                 self.heard = directive
+            if directive is not None and not rank.begun and directive.want in (DesiredState.STOP, DesiredState.CANCEL):
+                rank.phase, rank.directive = RankPhase.STOPPED, max(rank.directive, directive.number)
             self._later(0.1, 0.3, lambda: self._beats(rank))
 
         self.cluster.link.call(lambda arbiter: arbiter.report_rank(report), answered)
@@ -326,6 +331,7 @@ class FakeDriver:
         if orders is not None and self.alive:
             self.cancelled = self.cancelled or orders.cancelled
             if orders.kill_gang and self.gang is not None:
+                self.gang.left = self.gang.left or orders.not_failed
                 self.gang.kill()
             lease = orders.lease
             if self.gang is None and lease is not None and not self.cancelled and lease.epoch > self.gang_epoch:

@@ -19,6 +19,7 @@ from ebbtide.pool.events import (
     JobDurable,
     JobEnded,
     JobHeld,
+    JobLoading,
     JobParked,
     JobRecovered,
     JobReleased,
@@ -389,6 +390,26 @@ def test_a_job_submitted_again_goes_on_from_its_own_ref() -> None:
     state = after(held(), JobDurable(JOB, 5), JobEnded(JOB, "lost", ""), JobSubmitted(SPEC, "i2"))
     job = state.jobs[JOB]
     assert (job.step, job.durable_step, job.incarnation, job.state) == (5, 5, "i2", JobState.WAITING)
+    assert state.slots[S0].state is SlotState.RECLAIMING, "the earlier gang may still be there"
+
+
+@pytest.mark.proves("only a job that starts loads")
+def test_only_a_job_that_starts_loads_and_no_longer_than_that() -> None:
+    with pytest.raises(IllegalTransition, match="does not start"):
+        after(held(), JobLoading(JOB))
+    crashed = after(held(), JobCrashed(JOB, "w", 0), SlotFreed(S0), SlotFreed(S1), JobRecovered(JOB))
+    state = after(crashed, GrantJob(JOB, (S0, S1), "r"), JobLoading(JOB))
+    assert state.jobs[JOB].loading
+    assert not after(state, JobRunning(JOB, 1)).jobs[JOB].loading
+    left = after(state, StopJob(JOB, "r", preempts=True)).jobs[JOB]
+    assert (left.loading, left.left_early) == (False, True)
+
+
+@pytest.mark.proves("a job that begins anew has no step of before")
+def test_a_job_that_begins_anew_has_no_step_of_before() -> None:
+    state = after(held(), JobDurable(JOB, 5), JobEnded(JOB, "lost", ""), JobSubmitted(SPEC, "i2", fresh=True))
+    job = state.jobs[JOB]
+    assert (job.step, job.durable_step, job.incarnation, job.state) == (0, 0, "i2", JobState.WAITING)
     assert state.slots[S0].state is SlotState.RECLAIMING, "the earlier gang may still be there"
 
 

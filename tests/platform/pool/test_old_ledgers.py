@@ -23,7 +23,7 @@ from ebbtide.pool.rules.promises import violations
 from tests.platform.pool.builder import ENDPOINT, JOB, READY, RUNNING, S0, S1, SEAT, SPEC, pool
 
 EVENTS: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
-NEW = {"restored", "max_failures", "revision", "replica", "failed", "weights"}
+NEW = {"restored", "fresh", "max_failures", "revision", "replica", "failed", "weights"}
 NEW |= {"warm_replicas", "park_bytes", "cannot_park"}
 """Fields that the first ledgers did not have."""
 

@@ -164,3 +164,20 @@ def test_the_thread_goes_on_reporting_after_an_error() -> None:
     fake.wait_for(lambda: len(fake.calls) >= 1)
     link.stop()
     assert link.claim() == lease(4)
+
+
+@pytest.mark.proves("a gang that is ended early has not failed")
+def test_a_gang_that_is_ended_before_it_trains_is_killed_and_has_not_failed() -> None:
+    killed: list[str] = []
+    link, fake = linked(ControllerOrders(lease(4)), kill_gang=lambda: killed.append("gang"))
+    link.exchange()
+    link.claim()
+    assert not link.let_go
+    answer(link, fake, ControllerOrders(None, kill_gang=True, not_failed=True))
+    assert killed == ["gang"] and link.let_go
+    link.no_gang()
+    answer(link, fake, ControllerOrders(lease(5)))
+    assert not link.let_go, "the next gang may fail"
+    link.claim()
+    answer(link, fake, ControllerOrders(None, kill_gang=True))
+    assert len(killed) == 2 and not link.let_go

@@ -95,3 +95,44 @@ def test_closing_gives_up_on_an_arbiter_that_stays_away() -> None:
     started_s = time.monotonic()
     assert not gate.close(flush_s=0.3)
     assert 0.3 <= time.monotonic() - started_s < 5.0
+
+
+@pytest.mark.proves(
+    "a rank that has not begun is told to leave at once", "a rank that was told to leave before it began never begins"
+)
+@pytest.mark.parametrize("want", [DesiredState.STOP, DesiredState.CANCEL])
+def test_a_rank_that_is_told_to_leave_before_it_began_says_so_by_itself_and_never_begins(want: DesiredState) -> None:
+    """Its train function loads its data, and looks at nothing."""
+    link = FakeLink(report_rank=lambda report: JobDirective(3, want, None))
+    gate = RankGate(link, rank=0, where=lambda: "load.py:7", on_begin=lambda: pytest.fail("it never begins"))
+    gate.report(REPORT)
+    link.wait_for(lambda: len(link.calls) >= 2)
+    first, second = heard(link)[:2]
+    assert (first.phase, first.stands_at) == (RankPhase.STARTING, "load.py:7")
+    assert (second.phase, second.directive) == (RankPhase.STOPPED, 3)
+    gate.report(replace(REPORT, at_session=True))  # its author's code goes on for a moment
+    link.wait_for(lambda: len(link.calls) >= 4)
+    assert heard(link)[-1].phase is RankPhase.STOPPED
+    assert gate.begin() is want
+    gate.close(flush_s=0.0)
+
+
+def test_a_rank_that_has_begun_leaves_at_a_safe_point_only() -> None:
+    begun: list[bool] = []
+    link = FakeLink(report_rank=lambda report: JobDirective(3, DesiredState.STOP, None))
+    gate = RankGate(link, rank=0, on_begin=lambda: begun.append(True))
+    assert gate.begin() is DesiredState.RUN and begun == [True]
+    gate.report(replace(REPORT, phase=RankPhase.RUNNING))
+    link.wait_for(lambda: len(link.calls) >= 3)
+    assert {(one.phase, one.directive) for one in heard(link)} == {(RankPhase.RUNNING, 0)}
+    assert gate.directive() == JobDirective(3, DesiredState.STOP, None)
+    gate.close(flush_s=0.0)
+
+
+def test_a_park_before_it_began_waits_for_its_first_safe_point() -> None:
+    link = FakeLink(report_rank=lambda report: JobDirective(3, DesiredState.PARK, None))
+    gate = RankGate(link, rank=0)
+    gate.report(REPORT)
+    link.wait_for(lambda: len(link.calls) >= 3)
+    assert gate.begin() is DesiredState.RUN
+    gate.close(flush_s=0.0)

@@ -17,6 +17,7 @@ pool: {name: example}
 jobs:
   - {name: lm, entrypoint: "mine:train", workers: {max: 2}, global_batch: 8, micro_batch: 1}
 """
+JOB = {"job": "lm", "state": "ended", "slots": [], "since_s": 1.0, "waits": None}
 PARKS = {"tier": "evict_and_cuda", "words": "park in place: 1 GB go to host memory", "warning": ""}
 KILLED = {"tier": "kill", "words": "kill at the deadline", "warning": "it cannot park in place, it loses work: x"}
 
@@ -27,7 +28,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, aside: dict[str, 
     monkeypatch.setattr(submit, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
     monkeypatch.setattr(submit, "_service", lambda _: None)
     monkeypatch.setattr(submit, "ArbiterLink", lambda: link)
-    monkeypatch.setattr(submit, "submit", lambda *_: Submitted("lm", "lm-1", 0.0))
+    monkeypatch.setattr(submit, "submit", lambda *_, fresh: Submitted("lm", "lm-1", 0.0))
     (tmp_path / "jobs.yaml").write_text(FILE)
     arguments = [str(tmp_path / "jobs.yaml"), "--no-follow", "--json"]
     return CliRunner().invoke(submit.submit_command, arguments, catch_exceptions=False), link
@@ -49,3 +50,42 @@ def test_a_warning_blocks_nothing_and_an_arbiter_that_is_away_neither(
     found, _ = submitted(monkeypatch, tmp_path, None)
     assert found.exit_code == 0 and json.loads(found.stdout)["steps_aside"] is None
     assert "when others need" not in found.stderr
+
+
+class Service:
+    """Ray's, for a job that ends at once."""
+
+    def get_job_status(self, job_id: str) -> str:
+        return "FAILED"
+
+    def get_job_logs(self, job_id: str) -> str:
+        return ""
+
+    async def tail_job_logs(self, job_id: str):  # type: ignore[no-untyped-def]
+        yield "a line of its log\n"
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+@pytest.mark.parametrize(
+    ("outcome", "code", "says"),
+    [
+        ("finished: at step 3 of 3", 0, ""),
+        ("failed: rank 0: KeyError: 'x' (mine.py:3)\n-- rank 0 --", 1, "Error: job lm failed: rank 0: KeyError: 'x'"),
+        ("cancelled: by me", 1, "Error: job lm was cancelled: by me"),
+    ],
+)
+def test_the_exit_code_is_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, follow: list[str], outcome: str, code: int, says: str
+) -> None:
+    looks: list[dict[str, Any]] = [{"jobs": []}, {"jobs": [JOB | {"outcome": outcome}]}]
+    link = FakeLink(status=lambda: looks.pop(0) if len(looks) > 1 else looks[0], how_aside=lambda _spec: None)
+    monkeypatch.setattr(submit, "world_problems", lambda *_, **__: [])
+    monkeypatch.setattr(submit, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
+    monkeypatch.setattr(submit, "_service", lambda _: Service())
+    monkeypatch.setattr(submit, "ArbiterLink", lambda: link)
+    monkeypatch.setattr(submit, "submit", lambda *_, fresh: Submitted("lm", "lm-1", 0.0))
+    (tmp_path / "jobs.yaml").write_text(FILE)
+    found = CliRunner().invoke(submit.submit_command, [str(tmp_path / "jobs.yaml"), *follow])
+    assert found.exit_code == code, found.output
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith(says) and (not says or last.endswith("more: `ebbtide logs lm`"))

@@ -1,6 +1,7 @@
 """The parts of the Train shell that need no cluster: places of workers, words for failures, decisions."""
 
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,9 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ebbtide.client.messages import Lease, SlotRef
 from ebbtide_train.controller import train_internals
 from ebbtide_train.controller.failure_causes import describe
-from ebbtide_train.controller.failure_limit import FailureLimit
+from ebbtide_train.controller.retry_rules import RetryRules
 from ebbtide_train.controller.train_internals import (
+    GangController,
     GangFailurePolicy,
     LeasedWorkerGroup,
     LeaseScalingPolicy,
@@ -102,7 +104,7 @@ DIED = WorkerHealthCheckFailedError("a page of text", failure=RuntimeError("x"))
         (failed(r0=Preempted("left")), FailureDecision.RETRY, False),
         (failed(r0=ConnectionError("peer"), r1=Preempted("left")), FailureDecision.RETRY, False),
         (failed(r0=Cancelled("left")), FailureDecision.RAISE, False),
-        (failed(r0=ValueError("boom")), FailureDecision.RETRY, True),
+        (failed(r0=OSError(5, "boom")), FailureDecision.RETRY, True),
         (ControllerError(RuntimeError("no CPU")), FailureDecision.RETRY, True),
     ],
 )
@@ -111,11 +113,57 @@ def test_leaving_by_order_is_not_counted(
 ) -> None:
     monkeypatch.setattr(train_internals, "steps_finished", lambda plan: 0)
     noted: list[tuple[object, ...]] = []
-    policy = GangFailurePolicy(None, strikes=FailureLimit(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
+    policy = GangFailurePolicy(None, rules=RetryRules(1), plan=None, note=lambda *said: noted.append(said))  # type: ignore[arg-type]
     assert policy.make_decision(error) is decision
     assert bool(noted) == counted
     if counted:
         assert policy.make_decision(error) is FailureDecision.RAISE
+
+
+def test_an_authors_mistake_ends_the_job_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_internals, "steps_finished", lambda plan: 0)
+    noted: list[str] = []
+    policy = GangFailurePolicy(None, rules=RetryRules(9), plan=None, note=lambda said, ranks: noted.append(said))  # type: ignore[arg-type]
+    assert policy.make_decision(failed(r0=ConnectionError("peer"), r1=KeyError("x"))) is FailureDecision.RAISE
+    assert noted == [
+        "rank 1: KeyError: 'x'; rank 0: ConnectionError: peer; not tried again: it failed before its first step"
+    ]
+
+
+@pytest.mark.proves("the cause of a failure is looked for with the rank that failed first")
+def test_a_lost_peer_waits_for_the_rank_that_failed_first_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    controller = object.__new__(GangController)
+    controller._held_back_since_s = None
+
+    def waits(*running: bool, **errors: BaseException) -> bool:
+        found = {int(rank[1:]): error for rank, error in errors.items()}
+        statuses = {rank: SimpleNamespace(running=one) for rank, one in enumerate(running)}
+        return controller._waits_for_the_cause(SimpleNamespace(worker_statuses=statuses, errors=found))
+
+    assert not waits(True, True)
+    assert waits(False, True, r0=ConnectionError("closed by peer"))
+    assert not waits(False, False, r0=ConnectionError("closed"), r1=ConnectionError("closed")), "none is left to say"
+    assert not waits(False, True, r0=KeyError("x")), "that is the cause"
+    assert not waits(False, True, r0=DIED), "and so is that"
+    assert waits(False, True, r0=ConnectionError("closed"))
+    now_s[0] += train_internals.CAUSE_S + 0.1
+    assert not waits(False, True, r0=ConnectionError("closed"))
+
+
+@pytest.mark.proves("a gang that was ended before it began has not failed")
+def test_a_gang_that_was_ended_before_it_began_has_not_failed() -> None:
+    noted: list[str] = []
+    policy = GangFailurePolicy(
+        None,
+        rules=RetryRules(0),
+        plan=None,  # type: ignore[arg-type]
+        note=lambda said, ranks: noted.append(said),
+        let_go=lambda: True,
+    )
+    assert policy.make_decision(failed(r0=DIED)) is FailureDecision.RETRY
+    assert not noted
 
 
 def test_a_death_in_trains_words_is_one_in_ours() -> None:

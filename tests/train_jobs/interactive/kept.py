@@ -69,6 +69,9 @@ class FakeGate:
     def report(self, report: RankReport) -> None:
         self.reports.append(report)
 
+    def begin(self) -> DesiredState:
+        return DesiredState.RUN
+
     def heard(self) -> int:
         """The number of the last order that was carried out."""
         return self.reports[-1].directive if self.reports else 0

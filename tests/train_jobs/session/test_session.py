@@ -232,6 +232,9 @@ class FixedGate:
     def report(self, report: RankReport) -> None:
         """Nobody listens."""
 
+    def begin(self) -> DesiredState:
+        return DesiredState.RUN
+
 
 @pytest.mark.proves(
     "an order of an earlier lease is refused",
@@ -350,3 +353,18 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
     before = threading.active_count()
     run_here(tmp_path, {2: Away()})
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("asked", "says"), [(False, "never asked for its session"), (True, "without its steps")])
+def test_a_train_function_that_returns_untrained_is_told_the_lines_that_it_needs(
+    tmp_path: Path, asked: bool, says: str
+) -> None:
+    lease = Lease("job", 1, (SlotRef("node", 0),))
+    settings = SessionSettings(
+        job="job", incarnation="i", run_dir=tmp_path, rank=0, world=1, lease=lease, node="node", global_batch=1
+    )
+    session = TrainingSession(settings, ScriptedGate({}, lease=lease))
+    if asked:
+        session.asked_for()
+    with pytest.raises(SessionMisuse, match=rf"{says}.*current_session\(\).*prepare\(.*steps\(total=N\)"):
+        session.must_have_trained()

@@ -11,7 +11,7 @@ from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.config.loading.pool_file_loader import load, load_text
 from ebbtide_train.submission.job_selection import pick
-from ebbtide_train.submission.training_job import FILE_NAME, Submitted, submit, watch
+from ebbtide_train.submission.training_job import FILE_NAME, Standing, Submitted, failure, submit, watch
 from tests.train_jobs.fake_link import FakeLink
 
 TEXT = """
@@ -37,6 +37,7 @@ class FakeService:
         self.statuses = list(statuses)
         self.given: dict[str, Any] = {}
         self.files: dict[str, str] = {}
+        self.logs = ""
 
     def submit_job(self, **given: Any) -> str:
         self.given = given
@@ -48,7 +49,7 @@ class FakeService:
         return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
 
     def get_job_logs(self, job_id: str) -> str:
-        return ""
+        return self.logs
 
 
 @pytest.fixture
@@ -150,3 +151,50 @@ def test_the_file_says_json(file: Path) -> None:
     service = FakeService("PENDING")
     submit(service, pick(load(file), "second"), RECORD)
     assert json.loads(service.files[FILE_NAME])["jobs"][0]["name"] == "second"
+
+
+SUBMITTED = Submitted("first", "first-1", 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "ray_status", "outcome", "says"),
+    [
+        ("running", "RUNNING", "", ""),
+        ("ended", "RUNNING", "finished: at step 3 of 3", ""),
+        ("ended", "SUCCEEDED", "finished: already at step 3 of 3: nothing was trained", ""),
+        ("submitted", "SUCCEEDED", "", ""),
+        (
+            "ended",
+            "RUNNING",  # the driver has said it and not ended yet
+            "failed: rank 1: KeyError: 'x' (mine.py:3); not tried again: y\n-- rank 1 --\na page of traceback",
+            "job first failed: rank 1: KeyError: 'x' (mine.py:3); not tried again: y; more: `ebbtide logs first`",
+        ),
+        ("ended", "FAILED", "cancelled: by me", "job first was cancelled: by me; more: `ebbtide logs first`"),
+        ("ended", "FAILED", "lost: silent", "job first was lost: silent; more: `ebbtide logs first`"),
+        ("submitted", "FAILED", "", "job first failed: there is no module 'mine'; more: `ebbtide logs first`"),
+    ],
+)
+def test_a_job_that_did_not_finish_is_told_in_one_line_that_begins_with_the_cause(
+    state: str, ray_status: str, outcome: str, says: str
+) -> None:
+    service = FakeService(ray_status)
+    service.logs = "2026 INFO worker.py\nUsage: x\nError: there is no module 'mine'\n\n"
+    assert failure(service, SUBMITTED, Standing(state, "", ray_status, outcome)) == says
+
+
+def test_a_driver_that_printed_nothing_is_told_too() -> None:
+    found = failure(FakeService("FAILED"), SUBMITTED, Standing("submitted", "", "FAILED"))
+    assert found.startswith("job first failed: Ray says that its driver has failed")
+
+
+def test_watching_to_the_end_goes_on_while_it_runs() -> None:
+    views: list[dict[str, Any] | None] = [view("running", slots=1), view("running", slots=1), view("ended")]
+    link, lines = FakeLink(status=lambda: views.pop(0)), list[str]()
+    last = watch(FakeService("RUNNING"), link, SUBMITTED, say=lines.append, sleep=lambda s: None, to_the_end=True)
+    assert (last.state, last.outcome) == ("ended", "x")
+
+
+def test_a_fresh_one_says_so_to_its_driver(file: Path) -> None:
+    service = FakeService("PENDING")
+    submit(service, pick(load(file), "first"), RECORD, fresh=True)
+    assert service.given["entrypoint"].endswith("--job first --fresh")

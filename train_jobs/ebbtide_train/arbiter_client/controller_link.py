@@ -50,6 +50,7 @@ class ControllerLink:
         self._taken: Lease | None = None  # and no gang started under it yet
         self._failures, self._last_error, self._log_tail = 0, "", ""
         self._failed_epoch = 0
+        self._let_go_epoch = 0
         self._durable_step = 0
         self._sequence = ReportNumbers()
         self._why, self._cancelled = "", False
@@ -69,6 +70,12 @@ class ControllerLink:
     def cancelled(self) -> bool:
         """Whether the job is to end. Never taken back."""
         return self._cancelled
+
+    @property
+    def let_go(self) -> bool:
+        """Whether the present gang is ended because its slots are needed before it trains: it has not failed."""
+        with self._lock:
+            return 0 < self._let_go_epoch == self._epoch
 
     @property
     def why(self) -> str:
@@ -138,7 +145,10 @@ class ControllerLink:
                 if self._taken is not None:  # nothing was started under it
                     self._taken, self._phase = None, ControllerPhase.NO_GANG
                     return False
-                return said.phase is ControllerPhase.GANG and said.lease_epoch == self._epoch
+                kill = said.phase is ControllerPhase.GANG and said.lease_epoch == self._epoch
+                if kill and orders.not_failed:  # guard: a gang that is ended early has not failed
+                    self._let_go_epoch = self._epoch
+                return kill
             lease = orders.lease
             asked = said.phase is ControllerPhase.NO_GANG and self._phase is ControllerPhase.NO_GANG
             # An epoch that was used already is the lease of a gang that is gone: the arbiter has not heard so yet.

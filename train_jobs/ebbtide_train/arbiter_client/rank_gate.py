@@ -6,9 +6,10 @@ The train loop never waits for it. An arbiter that is away only means that nothi
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
-from ebbtide.client.messages import JobDirective, RankReport
+from ebbtide.client.messages import DesiredState, JobDirective, RankPhase, RankReport
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.report_numbers import ReportNumbers
 
@@ -21,8 +22,20 @@ _logger = logging.getLogger(__name__)
 class RankGate:
     """See ``session.gate.Gate``."""
 
-    def __init__(self, link: Link, *, rank: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        rank: int,
+        where: Callable[[], str] = lambda: "",
+        on_begin: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``where``: in which line of the author's code this rank stands; asked until it begins, which is told."""
+        self._on_begin = on_begin
         self._link = link
+        self._where = where
+        self._begun = False
+        self._left: JobDirective | None = None  # by which it was told to leave before it began
         self._every_s = RANK_ZERO_EVERY_S if rank == 0 else OTHERS_EVERY_S
         self._changed = threading.Condition()
         self._urgent = False
@@ -48,6 +61,19 @@ class RankGate:
             if last is None or _stands(last) != _stands(report):
                 self._urgent = True
                 self._changed.notify_all()
+
+    def begin(self) -> DesiredState:
+        """This rank is about to run its first step; see `Gate.begin`.
+
+        From here on it leaves at a safe point. Until here it may be ended at any moment, and no step is lost: so once
+        it has said that it was told to leave, it must never begin.
+        """
+        with self._changed:
+            if self._left is not None:  # guard: a rank that was told to leave before it began never begins
+                return self._left.want
+            self._begun = True
+        self._on_begin()
+        return DesiredState.RUN
 
     def close(self, *, flush_s: float) -> bool:
         """End; before that, wait at most ``flush_s`` until the last report was answered. Returns whether it was."""
@@ -80,8 +106,13 @@ class RankGate:
     def _exchange(self) -> None:
         with self._changed:
             report, version = self._latest, self._version
+            begun, left = self._begun, self._left
         if report is None:
             return
+        if left is not None:
+            report = replace(report, phase=RankPhase.STOPPED, directive=max(report.directive, left.number))
+        elif not begun:
+            report = replace(report, stands_at=self._where())
         answer: JobDirective | None = self._link.call("report_rank", replace(report, seq=self._sequence.next()))
         if answer is None:
             return
@@ -100,6 +131,9 @@ class RankGate:
             return  # late, or from an arbiter that has been replaced
         self._epoch = epoch
         self._directive = answer
+        # guard: a rank that has not begun is told to leave at once
+        if not self._begun and self._left is None and answer.want in (DesiredState.STOP, DesiredState.CANCEL):
+            self._left, self._urgent = answer, True
 
 
 def _stands(report: RankReport) -> tuple[object, ...]:

@@ -25,12 +25,18 @@ def describe(view: Mapping[str, Any]) -> str:
     if state == "waiting":
         return why if why.startswith("waits") else f"waits: {why or 'for the next decision'}"
     if state in ("starting", "running", "resuming"):
-        return f"{state} on {slots} slot{'' if slots == 1 else 's'}{_undurable(view)}"
+        loads = ": its train function has not begun its steps yet" if view.get("loading") else ""
+        return f"{state} on {slots} slot{'' if slots == 1 else 's'}{loads}{_undurable(view)}"
     if state == "ended":
-        return f"ended: {view.get('outcome') or 'without a word'}"
+        return f"ended: {first_line(view.get('outcome') or '') or 'without a word'}"
     if state == "parked":
         return (why if why.startswith("parked") else f"parked{f': {why}' if why else ''}") + _undurable(view)
     return f"{state}{f': {why}' if why else ''}"
+
+
+def first_line(text: str) -> str:
+    """Of an outcome: its cause; what follows is the end of a log."""
+    return text.partition("\n")[0].strip()
 
 
 def aside_lines(job: str, aside: Mapping[str, Any] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,14 @@ from ebbtide.config.checks.machine_checks import world_problems
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
-from ebbtide_train.arbiter_client.state_lines import aside_lines, job_view
+from ebbtide_train.arbiter_client.state_lines import aside_lines, first_line, job_view
 from ebbtide_train.submission.job_selection import pick
-from ebbtide_train.submission.training_job import OVER, Standing, Submitted, submit, watch
+from ebbtide_train.submission.training_job import Standing, Submitted, failure, standing, submit, watch
 
 if TYPE_CHECKING:  # Ray takes half a second to import, for which help and completion would wait
     from ray.job_submission import JobSubmissionClient
 
-LOG_TAIL_LINES = 20
+LAST_WORD_S = 10.0  # from the end of a driver's log to the pool's record of how the job ended: milliseconds
 
 
 @click.command("submit")
@@ -35,11 +36,13 @@ LOG_TAIL_LINES = 20
     default=None,
     help="Print the job's log to its end; or return at once. Default: say what it waits for until it runs.",
 )
+@click.option("--fresh", is_flag=True, help="Begin at step 0; what one of its name has saved is kept aside.")
 @json_option
-def submit_command(file: Path, name: str | None, follow: bool | None, as_json: bool) -> None:
+def submit_command(file: Path, name: str | None, follow: bool | None, fresh: bool, as_json: bool) -> None:
     """Submit one job of FILE to the running pool that the file names.
 
-    Submitted again under the same name it goes on from its last checkpoint.
+    Submitted again under the same name it goes on from its last checkpoint. Ends with 1 if the job fails, or is
+    cancelled, while this command watches: until it runs, or with --follow to its end.
     """
     loaded = load_file(file)
     section = pick(loaded.config, name)
@@ -56,7 +59,7 @@ def submit_command(file: Path, name: str | None, follow: bool | None, as_json: b
     service = _service(record)
     aside = link.call("how_aside", section.spec())
     try:
-        submitted = submit(service, section, record)
+        submitted = submit(service, section, record, fresh=fresh)
     except RuntimeError as error:
         raise CommandFailed(f"Ray's job service at {record.dashboard_url} refused the job: {error}") from error
     click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)
@@ -65,10 +68,14 @@ def submit_command(file: Path, name: str | None, follow: bool | None, as_json: b
     now = None if follow is False else watch(service, link, submitted, say=_say)
     if follow:
         asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
-        now = Standing("ended", "", str(service.get_job_status(submitted.submission_id).value))
+        now = watch(service, link, submitted, say=lambda _: None, to_the_end=True)
+    if now is not None and now.over and not now.outcome:
+        now = _with_outcome(service, link, submitted, now)
+    why = failure(service, submitted, now) if now is not None else ""
     if as_json:
         print_json(_facts(submitted, now) | {"steps_aside": aside})
-    _end(service, submitted, now)
+    if why:
+        raise CommandFailed(why)
 
 
 def _facts(submitted: Submitted, now: Standing | None) -> dict[str, Any]:
@@ -77,14 +84,17 @@ def _facts(submitted: Submitted, now: Standing | None) -> dict[str, Any]:
         "submission_id": submitted.submission_id,
         "state": "submitted" if now is None else now.state,
         "ray_status": None if now is None else now.ray_status,
+        "outcome": None if now is None else first_line(now.outcome) or None,
     }
 
 
-def _end(service: "JobSubmissionClient", submitted: Submitted, now: Standing | None) -> None:
-    if now is None or now.ray_status not in OVER or now.ray_status == "SUCCEEDED":
-        return
-    tail = "\n".join(service.get_job_logs(submitted.submission_id).splitlines()[-LOG_TAIL_LINES:])
-    raise CommandFailed(f"job {submitted.job} has {now.ray_status.lower()}; the end of its log:\n{tail}")
+def _with_outcome(service: "JobSubmissionClient", link: ArbiterLink, submitted: Submitted, now: Standing) -> Standing:
+    """The driver tells the pool how its job ended just before it ends itself; one that never registered does not."""
+    deadline_s = time.monotonic() + LAST_WORD_S
+    while not now.outcome and now.state != "submitted" and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+        now = standing(service, link, submitted)
+    return now
 
 
 def _pool_of(config: PoolFile) -> ClusterRecord:

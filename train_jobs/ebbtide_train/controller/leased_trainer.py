@@ -16,7 +16,7 @@ from ebbtide_train.controller import placement_groups
 from ebbtide_train.controller.lease_backend import LeaseBackendConfig
 from ebbtide_train.controller.train_internals import NODE_LABEL, GangController, controller_env, train_callbacks
 from ebbtide_train.worker.entry import enter
-from ebbtide_train.worker.job_plan import JobPlan
+from ebbtide_train.worker.job_plan import JobPlan, Returned
 
 NO_CPU = 0.001  # a bundle must ask for something: Ray refuses empty ones
 ABORT_S = 1.0  # measured: 0.1 s; see stop_wait for what there is in all
@@ -42,7 +42,8 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
             run_config=RunConfig(name="ray", storage_path=str(plan.run_dir)),
         )
         self._plan = plan
-        self._last_words = ""
+        self._why, self._last_words = "", ""
+        self._course: Returned | None = None
 
     def _before_run(self) -> None:
         """The controller is up and is about to speak for the job."""
@@ -64,7 +65,8 @@ class LeasedTrainer(DataParallelTrainer):  # type: ignore[misc] # Ray is not typ
             self._before_run()
             running = controller.run.remote()
             ray.get(running)
-            self._last_words = str(ray.get(controller.last_words.remote()))
+            self._why, self._last_words = ray.get(controller.last_words.remote())
+            self._course = ray.get(controller.course.remote())
             return ray.get(controller.get_result.remote())
         except (KeyboardInterrupt, SystemExit):
             self._leave(controller, running)

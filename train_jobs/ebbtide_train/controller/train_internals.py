@@ -6,8 +6,8 @@ Three stock habits are changed (facts and line numbers in tests/integration/test
 
 - While it waits for a decision the stock controller spins and keeps the old worker group. Ours lets the group go, makes
   sure that no process of it is left, and sleeps between looks.
-- Its failure policy counts what a gang raises; here a gang that leaves by order is no failure, and failures in a row
-  without progress count, not all that ever happened.
+- Its failure policy counts what a gang raises; here a gang that leaves by order is no failure, failures in a row
+  without progress count, not all that ever happened, and only a machine's are tried again (see ``retry_rules``).
 - Its Torch backend forms a process group; ours does not (see ``lease_backend``).
 
 The driver's side is ``leased_trainer``; it overrides private methods of Train's trainer, and imports nothing private.
@@ -15,7 +15,9 @@ The driver's side is ``leased_trainer``; it overrides private methods of Train's
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -50,17 +52,18 @@ from ebbtide_train.arbiter_client.controller_link import ControllerLink
 from ebbtide_train.controller import placement_groups
 from ebbtide_train.controller.checkpoint_watch import DurableWatch
 from ebbtide_train.controller.failed_rank_output import failed_rank_output
-from ebbtide_train.controller.failure_causes import CONTROLLER, ProcessDied, culprits, describe
-from ebbtide_train.controller.failure_limit import FailureLimit
+from ebbtide_train.controller.failure_causes import CONTROLLER, ProcessDied, culprits, describe, only_consequences
 from ebbtide_train.controller.gang import Gang
+from ebbtide_train.controller.retry_rules import RetryRules
 from ebbtide_train.session.errors import Cancelled, Preempted
 from ebbtide_train.session.step_log import finished_by_last_gang
-from ebbtide_train.worker.job_plan import JobPlan, Left
+from ebbtide_train.worker.job_plan import JobPlan, Left, Returned
 
 NODE_LABEL = "ray.io/node-id"  # every node has it
 WAITING = (InitializingState, RestartingState, ReschedulingState)
 WAIT_S = 0.1  # between looks for a lease, which come in five times a second
 DURABLE_S = 2.0  # to read one small file; a shared directory that takes longer hangs
+CAUSE_S = 10.0  # for the rank that failed first to say so: it lets go of its slot before it does, which takes seconds
 HEALTH_CHECK_S = "0.2"  # the stock 2 s would add up to 2 s to every stop and every restart
 
 
@@ -128,16 +131,23 @@ class LeaseScalingPolicy(ScalingPolicy):  # type: ignore[misc] # Ray is not type
 
 
 class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed for us
-    """Leaving by order is no failure; anything else is retried until it happens too often without progress."""
+    """Leaving by order is no failure; what is tried again, `RetryRules` say."""
 
     def __init__(
-        self, failure_config: Any, *, strikes: FailureLimit, plan: JobPlan, note: Callable[[str, Collection[int]], None]
+        self,
+        failure_config: Any,
+        *,
+        rules: RetryRules,
+        plan: JobPlan,
+        note: Callable[[str, Collection[int]], None],
+        let_go: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``note``: is told what failed, and on which ranks the fault lies."""
+        """``note``: is told what failed, and on which ranks; ``let_go``: whether the gang was ended before it began."""
         super().__init__(failure_config)
-        self._strikes = strikes
+        self._rules = rules
         self._plan = plan
         self._note = note
+        self._let_go = let_go
 
     def make_decision(self, training_failed_error: Any) -> Any:
         """What Train does next."""
@@ -146,9 +156,11 @@ class GangFailurePolicy(FailurePolicy):  # type: ignore[misc] # Ray is not typed
             return FailureDecision.RAISE
         if any(isinstance(cause, Preempted) for cause in found.values()):
             return FailureDecision.RETRY
-        self._note(describe(found), culprits(found))
-        give_up = self._strikes.failed(steps_finished(self._plan))
-        return FailureDecision.RAISE if give_up else FailureDecision.RETRY
+        if self._let_go():  # guard: a gang that was ended before it began has not failed
+            return FailureDecision.RETRY
+        why = self._rules.give_up(found, steps_finished(self._plan))
+        self._note(f"{describe(found)}{f'; not tried again: {why}' if why else ''}", culprits(found))
+        return FailureDecision.RAISE if why else FailureDecision.RETRY
 
 
 class GangController(TrainController):  # type: ignore[misc] # Ray is not typed for us
@@ -166,10 +178,13 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
         )
         given["failure_policy"] = GangFailurePolicy(
             context.run_config.failure_config,
-            strikes=FailureLimit(plan.section.max_failures, finished=steps_finished(plan)),
+            rules=_rules_of(plan),
             plan=plan,
             note=self._gang_failed,
+            let_go=lambda: self._pool_link.let_go,
         )
+        self._course: Returned | None = None
+        self._held_back_since_s: float | None = None
         super().__init__(**given)
         self.worker_group_cls = type(
             "LeasedWorkerGroup", (LeasedWorkerGroup,), {"gang": self._gang, "incarnation": plan.incarnation}
@@ -189,9 +204,14 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
         here = ray.get_runtime_context().get_node_id()
         self._pool_link.gang_failed(error, failed_rank_output(self._gang.members(), ranks, here=here))
 
-    def last_words(self) -> str:
-        """What the ranks of the last gang that failed had printed last."""
-        return self._pool_link.report().log_tail
+    def last_words(self) -> tuple[str, str]:
+        """Why the last gang failed, and what its ranks had printed last."""
+        said = self._pool_link.report()
+        return said.last_error, said.log_tail
+
+    def course(self) -> Returned | None:
+        """How far the job came, once its train function has returned on rank 0; without what it returned."""
+        return self._course
 
     async def _step(self) -> Any:
         state = self.get_state()
@@ -216,11 +236,29 @@ class GangController(TrainController):  # type: ignore[misc] # Ray is not typed 
 
     async def _poll_workers(self) -> Any:
         status = await super()._poll_workers()
-        for worker in status.worker_statuses.values():
+        for rank, worker in status.worker_statuses.items():
             if isinstance(worker.return_value, Left):
                 kind = Cancelled if worker.return_value.cancelled else Preempted
                 worker.error = kind(worker.return_value.text)  # so that it is not taken for the job's end
+            elif isinstance(worker.return_value, Returned):
+                if rank == 0:
+                    self._course = replace(worker.return_value, value=None)
+                worker.return_value = worker.return_value.value
+        if self._waits_for_the_cause(status):
+            for worker in status.worker_statuses.values():
+                worker.error = None  # it is there again at the next look
         return status
+
+    def _waits_for_the_cause(self, status: Any) -> bool:
+        """Whether ranks complain of a peer that is gone and none has said yet why it failed."""
+        running = any(worker.running for worker in status.worker_statuses.values())
+        # guard: the cause of a failure is looked for with the rank that failed first
+        if not running or not only_consequences(_by_rank(status.errors)):
+            self._held_back_since_s = None
+            return False
+        now_s = time.monotonic()
+        self._held_back_since_s = self._held_back_since_s or now_s
+        return now_s - self._held_back_since_s < CAUSE_S
 
     def _then(self, state: Any) -> Any:
         return TrainControllerLoopIterationResult(
@@ -242,10 +280,19 @@ def causes(error: Any) -> Mapping[int, BaseException]:
         found = dict(error.worker_failures)
     else:
         found = {CONTROLLER: error.controller_failure if isinstance(error, ControllerError) else error}
+    return _by_rank(found)
+
+
+def _by_rank(found: Mapping[int, BaseException]) -> Mapping[int, BaseException]:
     # Train's own text for a death is a page with the actor's address; the user needs to know which process died.
     return {
         rank: ProcessDied() if isinstance(why, WorkerHealthCheckFailedError) else why for rank, why in found.items()
     }
+
+
+def _rules_of(plan: JobPlan) -> RetryRules:
+    finished = steps_finished(plan)
+    return RetryRules(plan.section.max_failures, finished=finished, proven=plan.again and finished > 0)
 
 
 # ---- for the driver ---------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ def current_session() -> "TrainingSession":
             "there is no session in this process: run the train function through PoolTrainer, "
             "or wrap the call in `with ebbtide_train.session.current.activate(session):`"
         )
+    _active[-1].asked_for()
     return _active[-1]
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ebbtide.client.messages import RankPhase
+from ebbtide.client.messages import DesiredState, RankPhase
 from ebbtide.snapshot import nccl
 from ebbtide.snapshot.eviction.host_memory import HostMemory, OwnMemory
 from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore, must_be_plain
@@ -35,7 +35,7 @@ from ebbtide_train.session.coordination.rendezvous import sweep
 from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.loop.member import Member
 from ebbtide_train.session.loop.park import admit, look
-from ebbtide_train.session.loop.safe_point import begin_agreement, safe_point
+from ebbtide_train.session.loop.safe_point import begin_agreement, leave, safe_point
 from ebbtide_train.session.loop.start import agree_on_start, restore, start_rng
 from ebbtide_train.session.loop.step import Step
 from ebbtide_train.session.parking.device_context import DeviceContext
@@ -85,6 +85,9 @@ class TrainingSession:
         self._log: StepLog | None = None
         self._restored_rng: torch.Tensor | None = None
         self._mesh: DeviceMesh | None = None
+        self._asked = False  # whether the author's code has asked for this session
+        self._begun = False  # and run its loop
+        self.total = 0  # steps that the loop runs to
 
     # ---- for the author ----------------------------------------------------------------------------------------
 
@@ -107,6 +110,11 @@ class TrainingSession:
     def finished(self) -> int:
         """Finished steps, over the whole life of the job."""
         return self._member.finished
+
+    @property
+    def restored(self) -> int:
+        """Finished steps with which this gang began."""
+        return self._member.restored
 
     def mesh(self) -> DeviceMesh:
         """All ranks of this gang in a row, to shard a model with: ``fully_shard(module, mesh=session.mesh())``.
@@ -143,6 +151,8 @@ class TrainingSession:
         member = self._member
         if member.prepared is not None:
             raise SessionMisuse("prepare() was called twice: give it the one model that the loop trains")
+        member.note(at_session=True)
+        member.say()
         tracked = TrainState(model, optimizer, scheduler, extras)
         prepared = DdpWrapper(model, unused_parameters=find_unused_parameters)
         if tracked.split and (self._mesh is None or not prepared.split):
@@ -169,10 +179,13 @@ class TrainingSession:
         member = self._member
         if member.prepared is None:
             raise SessionMisuse("call session.prepare(model, optimizer) before session.steps()")
+        if (want := member.gate.begin()) is not DesiredState.RUN:
+            leave(member, want)
         packed, self._restored_rng = self._restored_rng, None
         start_rng(member, packed)
+        self._begun, self.total = True, total
         member.say(RankPhase.RUNNING)
-        first = member.finished
+        first = member.restored = member.finished
         while member.finished < total:
             started = time.perf_counter()
             step = Step(member.finished, self.settings, member.prepared, self.device, partial(begin_agreement, member))
@@ -224,6 +237,25 @@ class TrainingSession:
             torch.use_deterministic_algorithms(True)
         rng.seed_job(settings.seed)
         self._log = StepLog(settings.run_dir, rank=settings.rank, lease_epoch=settings.lease.epoch)
+
+    def asked_for(self) -> None:
+        """The author's code has asked for this session."""
+        self._asked = True
+
+    def must_have_trained(self) -> None:
+        """The train function has returned: it must have run the loop.
+
+        Raises:
+            SessionMisuse: it has not; the message has the lines that are missing.
+        """
+        if self._member.left is not None or self._begun:
+            return
+        what = "without its steps" if self._asked else "and never asked for its session"
+        raise SessionMisuse(
+            f"the train function returned {what}: nothing was trained; it needs `session = "
+            "ebbtide_train.current_session()`, `model = session.prepare(model, optimizer)` and `for step in "
+            "session.steps(total=N):`"
+        )
 
     def close(self, *, returned: bool) -> None:
         """Let go of everything; with ``returned`` the train function came to its end.

@@ -21,7 +21,7 @@ from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.pool_connection import ADDRESS_VARIABLE
-from ebbtide_train.arbiter_client.state_lines import describe, job_view
+from ebbtide_train.arbiter_client.state_lines import describe, first_line, job_view
 from ebbtide_train.submission.stop_wait import stop_wait_env
 
 FILE_NAME = "ebbtide-job"  # JSON inside, which is YAML; no suffix that the directory's .gitignore might leave out
@@ -79,8 +79,8 @@ def upload_folder(section: JobSection, pool: str) -> Iterator[Path]:
         yield folder
 
 
-def submit(service: JobService, section: JobSection, record: ClusterRecord) -> Submitted:
-    """Submit one job.
+def submit(service: JobService, section: JobSection, record: ClusterRecord, *, fresh: bool = False) -> Submitted:
+    """Submit one job; ``fresh``: from step 0, whatever one of its name has done.
 
     Raises:
         RuntimeError: Ray's job service refused or does not answer (its own error).
@@ -88,7 +88,8 @@ def submit(service: JobService, section: JobSection, record: ClusterRecord) -> S
     at_s = time.time()
     with upload_folder(section, record.pool) as folder:
         submission_id = service.submit_job(
-            entrypoint=f"python -m ebbtide_train.run {FILE_NAME} --working-dir . --job {shlex.quote(section.name)}",
+            entrypoint=f"python -m ebbtide_train.run {FILE_NAME} --working-dir . --job {shlex.quote(section.name)}"
+            + " --fresh" * fresh,
             submission_id=f"{section.name}-{secrets.token_hex(4)}",
             runtime_env={
                 "working_dir": str(folder),
@@ -116,6 +117,12 @@ class Standing:
     state: str
     line: str
     ray_status: str
+    outcome: str = ""  # of a job that the pool knows to be over, in the words of its driver
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state == "ended" or self.ray_status in OVER
 
     @property
     def settled(self) -> bool:
@@ -131,7 +138,31 @@ def standing(service: JobService, link: Link, submitted: Submitted) -> Standing:
         view = None  # an earlier run of that name
     if view is None:
         return Standing("submitted", f"its driver is {ray_status.lower()}", ray_status)
-    return Standing(view["state"], describe(view), ray_status)
+    return Standing(view["state"], describe(view), ray_status, str(view.get("outcome") or ""))
+
+
+def failure(service: JobService, submitted: Submitted, now: Standing) -> str:
+    """Why a job that is over did not finish, in one line that begins with the cause; empty: it finished.
+
+    One that was cancelled has not finished either.
+    """
+    if not now.over:
+        return ""
+    if now.outcome:
+        outcome, _, detail = now.outcome.partition(": ")
+        if outcome == "finished":
+            return ""
+        said = f"{submitted.job} was cancelled" if outcome == "cancelled" else f"{submitted.job} {_PAST[outcome]}"
+        return f"job {said}: {first_line(detail)}; more: `ebbtide logs {submitted.job}`"
+    if now.ray_status not in OVER or now.ray_status == "SUCCEEDED":
+        return ""
+    printed = [line for line in service.get_job_logs(submitted.submission_id).splitlines() if line.strip()]
+    last = printed[-1].strip() if printed else f"Ray says that its driver has {now.ray_status.lower()}"
+    said = last.removeprefix("Error: ").removeprefix(f"job {submitted.job} failed: ")
+    return f"job {submitted.job} failed: {said}; more: `ebbtide logs {submitted.job}`"
+
+
+_PAST = {"failed": "failed", "lost": "was lost"}
 
 
 def watch(
@@ -141,14 +172,15 @@ def watch(
     *,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
+    to_the_end: bool = False,
 ) -> Standing:
-    """Say each change until the job runs or is over."""
+    """Say each change until the job runs or is over; ``to_the_end``: until it is over."""
     said = ""
     while True:
         now = standing(service, link, submitted)
         if now.line != said:
             said = now.line
             say(f"job {submitted.job}: {said}")
-        if now.settled:
+        if now.over or (now.settled and not to_the_end):
             return now
         sleep(LOOK_EVERY_S)

@@ -38,6 +38,7 @@ def run_rank(plan: JobPlan) -> Verdict | Left:
     slot, link = lease.slots[0], ArbiterLink()
     place = SessionFolder(plan.run_dir)
     gate = RankGate(link, rank=0)
+    gate.begin()  # what its process tree has done is not lost: it leaves as its supervisor has it leave
     idle = IdleWatch(
         spec.idle,
         session=spec.name,

@@ -21,6 +21,7 @@ class JobPlan:
     lock_dir: str  # node-local
     ledger: str = ""  # the identity of the ledger within which lease epochs grow
     train: bytes | None = None  # the train function, pickled; None: import ``section.entrypoint``
+    again: bool = False  # the same code was submitted before, and its driver or controller died
     session: SessionPlan | None = None  # it does not train: its one rank keeps a process tree
 
     @property
@@ -43,6 +44,16 @@ class Left:
 
     cancelled: bool  # for good
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a rank returns to its controller when its train function has returned."""
+
+    value: object
+    began: int  # finished steps with which its gang began
+    finished: int
+    total: int  # of how many
 
 
 _place: list[Place] = []

@@ -1,17 +1,17 @@
 """One rank: its gate, its session, and the author's train function inside.
 
 Runs in a Ray Train worker, after the backend has given it its place. A gang that leaves by order returns
-``Left`` to its controller; whatever is raised counts as a crash.
+``Left`` to its controller; whatever else ends the train function is raised as `RankFailed`.
 """
 
+import faulthandler
 import os
-import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from ray import cloudpickle
 
 from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide.client.arbiter_link import ArbiterLink
@@ -27,26 +27,34 @@ from ebbtide_train.session.parking.device_context import DeviceContext
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.settings import SessionSettings
 from ebbtide_train.worker.cuda_context import CudaContext
-from ebbtide_train.worker.job_plan import JobPlan, Left, my_place
+from ebbtide_train.worker.job_plan import JobPlan, Left, Returned, my_place
 from ebbtide_train.worker.node_memory import LeftOnNodes, NodeMemory
-from ebbtide_train.worker.train_function import load_function
+from ebbtide_train.worker.rank_failure import as_told, authors_part, place_of_thread
+from ebbtide_train.worker.train_function import train_function
 
 # The arbiter counts a gang that left without its last report as crashed. One that restarts needs about 2 s.
 LAST_WORD_S = 15.0
+STDERR = 2  # Ray has put the file of this worker in its place
 DONE_WORD_S = 2.0  # after the end the controller and the driver speak for the job
 
 
-def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> object:
+def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> Returned | Left:
     """Run this process's rank to its end; gives what the train function returned, or ``Left``.
 
     Raises:
-        Exception: whatever the train function raised.
+        RankFailed: the train function raised, or something of ours around it.
     """
     place = my_place()
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # ranks share the cores, and one thread has one order of summation
-    gate = RankGate(ArbiterLink(), rank=place.rank)
+    me = threading.get_ident()
+    stop_dump = faulthandler.cancel_dump_traceback_later
+    gate = RankGate(ArbiterLink(), rank=place.rank, where=lambda: place_of_thread(me), on_begin=stop_dump)
+    # Into the log, by a thread in C: also of one that never gives the interpreter back.
+    faulthandler.dump_traceback_later(plan.section.startup_timeout_s, file=STDERR)
     flush_s = 0.0
+    session: TrainingSession | None = None
+    first: BaseException | None = None  # what the author's code raised: what letting go raises after it counts less
     try:
         settings = _settings(plan)
         memory = NodeMemory(settings.node, RegionKey(settings.job, settings.lease.epoch, settings.rank))
@@ -59,13 +67,24 @@ def run_rank(plan: JobPlan, args: Mapping[str, Any]) -> object:
             context=_context(plan, settings) if torch.cuda.is_available() else None,
         )
         with activate(session):
-            returned = _train_function(plan)(args)
+            try:
+                value = train_function(plan)(args)
+                session.must_have_trained()
+            except BaseException as error:
+                first = error
+                raise
         flush_s = DONE_WORD_S
-        return returned
+        return Returned(value, session.restored, session.finished, session.total)
     except Leaving as leaving:
         flush_s = LAST_WORD_S
         return Left(cancelled=isinstance(leaving, Cancelled), text=str(leaving))
+    except BaseException as error:  # noqa: BLE001 also a SystemExit: it ends the code of the author, no process
+        cause = error if first is None or isinstance(first, Leaving) else first
+        finished, restored = (0, 0) if session is None else (session.finished, session.restored)
+        failure = as_told(cause, step=finished, steps_here=max(0, finished - restored))
+        raise failure.with_traceback(authors_part(cause.__traceback__)) from cause.__cause__
     finally:
+        stop_dump()
         gate.close(flush_s=flush_s)
 
 
@@ -126,13 +145,3 @@ def _lock_for(plan: JobPlan):  # type: ignore[no-untyped-def] # mypy cannot see 
         )
 
     return lock_for
-
-
-def _train_function(plan: JobPlan) -> Callable[[Mapping[str, Any]], object]:
-    if plan.train is not None:
-        found: Callable[[Mapping[str, Any]], object] = cloudpickle.loads(plan.train)
-        return found
-    working_dir = plan.section.working_dir
-    if working_dir is not None and str(working_dir) not in sys.path:
-        sys.path.insert(0, str(working_dir))
-    return load_function(plan.section.entrypoint)

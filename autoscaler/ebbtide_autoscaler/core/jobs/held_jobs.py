@@ -34,6 +34,8 @@ def park_held_jobs(plan: Plan) -> None:
         if job.held.off_node and job.state in (JobState.RUNNING, JobState.PARKED):
             in_place = job.state is JobState.PARKED
             plan.moves.append(StopJob(name, f"{whom}: nothing of it stays in memory", preempts=not in_place))
+        elif job.loading:
+            plan.moves.append(StopJob(name, f"{whom}: ends before it trains; no step is lost", preempts=False))
         elif job.state is JobState.RUNNING:
             plan.moves.append(preempt(job, plan, whom))
         elif job.state is not JobState.ENDED:

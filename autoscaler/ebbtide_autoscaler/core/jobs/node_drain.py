@@ -15,7 +15,7 @@ def vacate(plan: Plan) -> None:
         if not nodes or job.cancelled:
             continue
         why = f"node {nodes[0][:8]} drains ({state.draining[nodes[0]]})"
-        if job.state in (JobState.RUNNING, JobState.PARKED):
+        if job.state in (JobState.RUNNING, JobState.PARKED) or job.loading:
             then = "stays aside, held by a person" if job.held else "goes on elsewhere"
             plan.moves.append(StopJob(name, f"{why}: {then}", preempts=False))
         elif job.state in (JobState.STARTING, JobState.RESUMING, JobState.PARKING):

@@ -9,11 +9,11 @@ from ebbtide.pool.lookup.index import nodes_with, on_nodes
 from ebbtide.pool.plural import many
 from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import JobRecord, PoolState
-from ebbtide.pool.transitions import JobState, SlotState
+from ebbtide.pool.transitions import SlotState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.step_aside import StepAside
 from ebbtide_autoscaler.core.jobs.preemption_move import preempt
-from ebbtide_autoscaler.core.plan.placement import may_lose
+from ebbtide_autoscaler.core.plan.placement import may_be_asked, may_lose
 from ebbtide_autoscaler.core.plan.plan import Plan
 from ebbtide_autoscaler.core.plan.protection import why_protected
 
@@ -75,7 +75,7 @@ def _left_for_later(plan: Plan) -> tuple[int, list[str]]:
     later = {node: missing for node, missing in lacked.items() if missing > plan.free.may_be_asked(node)}
     for node in later:
         plan.shortfall.leave(node)
-    running = (job for job in plan.state.jobs.values() if later and job.state is JobState.RUNNING)
+    running = (job for job in plan.state.jobs.values() if later and may_be_asked(job))
     here = (job for job in running if not later.keys().isdisjoint(map(node_of, job.gang)))
     why = [f"job {job.spec.name} {why_not}" for job in here if (why_not := why_protected(plan.now_s, job))]
     return sum(later.values()), why
@@ -98,19 +98,19 @@ def room_for(plan: Plan, count: int) -> bool:
 
 
 def _victims(plan: Plan) -> list[JobRecord]:
-    """Running jobs, those that should step aside first first.
+    """Jobs that may be asked, those that should step aside first first.
 
-    Of one priority: one that loses work last of all, one that is where a replica could wake before others, then the one
-    that costs the pool the least (`switch_slot_s`), then the one that has run for the shortest time, then the one that
-    came last. A name means nothing. With teams, those of the one that is most beyond what it was promised go first, as
-    if all before it had left.
+    Of one priority: one that loses work, or loads and must load again, last of all, one that is where a replica could
+    wake before others, then the one that costs the pool the least (`switch_slot_s`), then the one that has run for the
+    shortest time, then the one that came last. A name means nothing. With teams, those of the one that is most beyond
+    what it was promised go first, as if all before it had left.
     """
-    running = [job for job in plan.state.jobs.values() if job.state is JobState.RUNNING]
+    running = [job for job in plan.state.jobs.values() if may_be_asked(job)]
     costs = switch_slot_s(running, plan.asides)
 
     def order(job: JobRecord) -> tuple[int, bool, bool, float, float, float, int]:
         aside = plan.asides.get(job.spec.name)
-        loses = aside is not None and aside.tier is Tier.KILL
+        loses = job.loading or (aside is not None and aside.tier is Tier.KILL)
         elsewhere = not any(slot in plan.best for slot in job.gang)
         last_first = -job.ran_since_s, -job.submitted_s, -job.submission
         # guard: the least important job steps aside first
@@ -142,6 +142,8 @@ def _step_aside(job: JobRecord, count: int, plan: Plan) -> ParkJob | StopJob:
     name, spec = job.spec.name, job.spec
     for_whom = f"{many(count, 'slot')} for {plan.shortfall.whom}"
     left = len(job.gang) - count
+    if job.loading:
+        return StopJob(name, f"{for_whom}: ends before it trains; no step is lost, it loads again later", preempts=True)
     if spec.workload_class is WorkloadClass.SEMI_PREEMPTIBLE:
         return StopJob(name, f"{for_whom}: goes on with {many(left, 'worker')} (semi-preemptible)", preempts=True)
     cost_s = plan.restart_costs_s(name)

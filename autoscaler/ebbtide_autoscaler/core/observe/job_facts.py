@@ -8,6 +8,7 @@ from ebbtide.pool.events import (
     JobCrashed,
     JobDurable,
     JobEnded,
+    JobLoading,
     JobParked,
     JobRecovered,
     JobRunning,
@@ -24,6 +25,8 @@ from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Obs
 GANG_EXISTS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PARKING, JobState.PARKED, JobState.RESUMING})
 STEPS_ASIDE = frozenset({JobState.PARKING, JobState.STOPPING})
 COMES_UP = frozenset({JobState.STARTING, JobState.RESUMING})
+LOADS_AFTER_S = 10.0  # of a gang that starts: most that load nothing train by then
+HANGS_S = 5.0  # past `startup_timeout_s`: the rank writes its stack into its log first
 WHY_CHARS = 500  # of what a process says went wrong
 LOG_TAIL_CHARS = 2000  # as a controller sends at most; one record of the ledger holds it well
 
@@ -99,12 +102,34 @@ def _cut_off(
     if mine and job.state in GANG_EXISTS:  # guard: a dead node under a gang is a crash
         why = f"its node is gone, and {', '.join(mine)} with it"
     waited_s = seen.waited_s(job.since_s, now_s)
+    if job.loading:  # guard: a gang that loads is given its own time
+        return _hangs(job, ranks, waited_s) or _lost(job, seen, ranks, why)
     if job.state in COMES_UP and waited_s > limits.gang_timeout_s:  # guard: a gang that does not come up is a crash
         came = sum(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
         why = why or f"{len(job.gang) - came} of its {len(job.gang)} ranks did not train within {waited_s:.0f} s"
-    if not why:
+    return _lost(job, seen, ranks, why)
+
+
+def _lost(job: JobRecord, seen: Observation, ranks: dict[int, RankReport], why: str) -> Body | None:
+    return JobCrashed(job.spec.name, why, _lost_steps(job, seen, ranks)) if why else None
+
+
+def _hangs(job: JobRecord, ranks: dict[int, RankReport], waited_s: float) -> Body | None:
+    """The end of a job whose train function does not come to its steps: another try would hang as well."""
+    if waited_s <= job.spec.startup_timeout_s + HANGS_S:  # guard: loading has a bound
         return None
-    return JobCrashed(job.spec.name, why, _lost_steps(job, seen, ranks))
+    slow = [rank for rank, report in sorted(ranks.items()) if report.phase is RankPhase.STARTING]
+    where = next((ranks[rank].stands_at for rank in slow if ranks[rank].stands_at), "")
+    detail = (
+        f"its train function did not begin its steps within {job.spec.startup_timeout_s:g} s (startup_timeout_s)"
+        f"{f': rank {slow[0]} stands at {where}' if slow and where else ''}; its stack is in its log"
+    )
+    return JobEnded(job.spec.name, "failed", detail)
+
+
+def _is_up(job: JobRecord, ranks: dict[int, RankReport]) -> bool:
+    """Whether every rank of a gang that starts has said that its session is there."""
+    return len(ranks) == len(job.gang) and all(report.lease_epoch == job.epoch for report in ranks.values())
 
 
 def _lost_steps(job: JobRecord, seen: Observation, ranks: dict[int, RankReport]) -> int:
@@ -136,7 +161,10 @@ def _next(
             # guard: a gang runs when every rank says so of this lease
             and all(r.phase is RankPhase.RUNNING and r.lease_epoch == job.epoch for r in ranks.values())
         )
-        return JobRunning(name, step, max(r.lost_steps for r in ranks.values())) if up else None
+        if up:
+            return JobRunning(name, step, max(r.lost_steps for r in ranks.values()))
+        loads = job.state is JobState.STARTING and not job.loading and _is_up(job, ranks)
+        return JobLoading(name) if loads and seen.waited_s(job.since_s, now_s) > LOADS_AFTER_S else None
     if job.state is JobState.PARKING:
         refused = next((r.park_refused for r in ranks.values() if r.park_refused), "")
         if refused:  # guard: a gang that cannot park stops
@@ -152,6 +180,10 @@ def _next(
         ):
             return JobParked(name, step)
     if job.state is JobState.STOPPING and not held and _gang_lost(job, seen):
+        undone = max((r.step for r in ranks.values()), default=0) - durable
+        # guard: a gang that was ended before it began has lost nothing
+        if job.left_early and undone <= 0:
+            return JobStopped(name, job.step)
         if _gang_failed(job, seen):  # steps that nobody lived to report may be lost, however much is durable
             return JobCrashed(name, _last_error(job, seen), _lost_steps(job, seen, ranks))
         if durable >= max(step, job.step):  # guard: a gang that left without a checkpoint has crashed

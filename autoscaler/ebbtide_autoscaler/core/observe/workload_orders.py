@@ -1,12 +1,13 @@
 """What ranks, controllers and replicas are told to do, as it follows from the pool's state. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ebbtide.client.messages import (
     ControllerOrders,
     DesiredState,
     JobDirective,
     Lease,
+    RankPhase,
     RankReport,
     ReplicaOrders,
     ReplicaReport,
@@ -70,8 +71,24 @@ def _desired_state(state: PoolState, job: JobRecord) -> tuple[DesiredState, Leas
     return (DesiredState.CANCEL if job.cancelled else DesiredState.STOP), None
 
 
-def controller_orders(state: PoolState, job: JobRecord, why: str) -> ControllerOrders:
-    """What the job's Train controller should do when it has no gang."""
+def may_end_early(job: JobRecord, ranks: Iterable[RankReport]) -> bool:
+    """Whether a gang that was told to leave before it trained can be ended without the loss of a step.
+
+    A step takes all ranks, so one that has heard of it before its first turn is enough: it will never begin.
+    """
+    return job.left_early and any(
+        report.incarnation == job.incarnation
+        and report.lease_epoch >= job.gang_epoch  # guard: a rank of this very gang must have said it
+        and report.phase is RankPhase.STOPPED
+        and report.directive >= job.directive  # guard: a rank must have heard that it is to leave
+        for report in ranks
+    )
+
+
+def controller_orders(state: PoolState, job: JobRecord, why: str, *, ends_early: bool = False) -> ControllerOrders:
+    """What the job's Train controller should do when it has no gang; ``ends_early``: see `may_end_early`."""
+    if job.state is JobState.STOPPING and ends_early:
+        return ControllerOrders(None, why or "its slots are needed before it trains", kill_gang=True, not_failed=True)
     if (
         job.state is JobState.STARTING  # guard: a controller whose job steps aside has no lease
         and not job.cancelled  # guard: a controller whose job is cancelled has no lease

@@ -17,6 +17,11 @@ def placing_nodes(state: PoolState) -> frozenset[NodeId]:
     return frozenset(nodes_with(state.slots, SlotState.OPENING))
 
 
+def may_be_asked(job: JobRecord) -> bool:
+    """Whether the job can step aside now without the loss of a step: it trains, or it loads and has none yet."""
+    return job.state is JobState.RUNNING or job.loading
+
+
 def lendable(state: PoolState) -> Mapping[NodeId, int]:
     """How many slots of each node can ever be asked of the jobs there: the sum of `may_lose`."""
     return _lendable(state.jobs)
@@ -43,12 +48,12 @@ def askable(now_s: float, state: PoolState) -> Mapping[NodeId, int]:
 
 @sum_by
 def _of_running(job: JobRecord) -> Mapping[NodeId, int] | None:
-    return _lendable_of(job) if job.state is JobState.RUNNING else None
+    return _lendable_of(job) if may_be_asked(job) else None
 
 
 @select
 def _running(job: JobRecord) -> tuple[JobRecord, Mapping[NodeId, int]] | None:
-    return (job, _lendable_of(job)) if job.state is JobState.RUNNING else None
+    return (job, _lendable_of(job)) if may_be_asked(job) else None
 
 
 def may_lose(job: JobRecord) -> int:

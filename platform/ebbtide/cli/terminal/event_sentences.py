@@ -71,6 +71,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "endpoint_declared": lambda b: f"endpoint {b['spec']['name']} is declared",
     "endpoint_removed": lambda b: f"endpoint {b['endpoint']} is removed",
     "job_submitted": lambda b: f"job {b['spec']['name']} is submitted",
+    "job_loading": lambda b: f"job {b['job']} is up and loads: its train function has not begun its steps",
     "job_running": lambda b: f"job {b['job']} trains, {many(b['step'], 'step')} done{_repeats(b)}",
     "job_parked": lambda b: f"job {b['job']} is parked after step {b['step']}",
     "job_durable": lambda b: f"job {b['job']} is durable up to step {b['step']}",

@@ -94,6 +94,11 @@ class JobSection(Section):
         description="How often it is tried again after crashes in a row without a step. Default 3: no accident repeats "
         "so often.",
     )
+    startup_timeout_s: Seconds = Field(
+        1800,
+        description="Seconds that its train function may take to begin its steps: to import, and to load data. Default "
+        "1800: ten minutes of loading are usual, half an hour is a hang.",
+    )
     bucket_cap_mb: float = Field(
         25, gt=0, le=4096, description="Size of DDP's gradient buckets in MiB. Default 25: PyTorch's own."
     )
@@ -138,4 +143,5 @@ class JobSection(Section):
             in_place=self.in_place,
             host_bytes_per_worker=self.host_memory_per_worker,
             max_failures=self.max_failures,
+            startup_timeout_s=self.startup_timeout_s,
         )

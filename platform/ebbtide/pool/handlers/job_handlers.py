@@ -16,6 +16,7 @@ from ebbtide.pool.events import (
     JobDurable,
     JobEnded,
     JobForgotten,
+    JobLoading,
     JobParked,
     JobRecovered,
     JobRunning,
@@ -54,7 +55,7 @@ def _put(state: PoolState, record: JobRecord) -> PoolState:
 
 def _move(record: JobRecord, then: JobState, at_s: float) -> JobRecord:
     advance(JOB_TABLE, f"job {record.spec.name}", record.state, then)
-    return replace(record, state=then, since_s=at_s)
+    return replace(record, state=then, since_s=at_s, loading=False)
 
 
 def _must_hold_nothing(state: PoolState, record: JobRecord, why: str) -> None:
@@ -96,6 +97,8 @@ def _submitted(state: PoolState, event: Event, body: JobSubmitted) -> PoolState:
             restores=known.restores + 1,
         )
         return _put(state, fresh)
+    if body.fresh:  # guard: a job that begins anew has no step of before
+        return _put(state, replace(fresh, directive=known.directive))
     return _put(
         state,
         replace(
@@ -130,10 +133,18 @@ def _grant(state: PoolState, event: Event, body: GrantJob) -> PoolState:
             epoch=epoch,
             gang_epoch=epoch,
             directive=record.directive + 1,
+            left_early=False,
             started_from=record.furthest_step,
             cause=event.id,
         ),
     )
+
+
+def _loading(state: PoolState, event: Event, body: JobLoading) -> PoolState:
+    record = job_record(state, body.job)
+    if record.state is not JobState.STARTING:  # guard: only a job that starts loads
+        raise IllegalTransition(f"job {body.job} is {record.state.value}: it does not start")
+    return _put(state, replace(record, loading=True))
 
 
 def _running(state: PoolState, event: Event, body: JobRunning) -> PoolState:
@@ -241,6 +252,7 @@ def _stop(state: PoolState, event: Event, body: StopJob) -> PoolState:
         directive=record.directive + 1,
         asked_s=record.asked_s if was_aside else event.at_s,
         stopped_to_grow=not body.preempts,
+        left_early=record.state is JobState.STARTING,
         restarts=record.restarts + body.preempts,
         # a park that turns into a restart is one preemption, not two
         preempted_s=_preempted(record, event.at_s) if newly else record.preempted_s,
@@ -268,7 +280,7 @@ def _cancel(state: PoolState, event: Event, body: CancelJob) -> PoolState:
         return _put(state, replace(moved, outcome=f"cancelled: {body.reason} (it was {record.outcome})"))
     if record.state in (JobState.WAITING, JobState.RECOVERING, JobState.STOPPING):
         return _put(state, moved)  # its controller is told at its next report; slots are on their way already
-    moved = _move(moved, JobState.STOPPING, event.at_s)
+    moved = _move(replace(moved, left_early=record.state is JobState.STARTING), JobState.STOPPING, event.at_s)
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 
 
@@ -346,6 +358,7 @@ def _forgotten(state: PoolState, event: Event, body: JobForgotten) -> PoolState:
 HANDLERS: dict[type[Body], Callable[[PoolState, Event, Any], PoolState]] = {
     JobSubmitted: _submitted,
     GrantJob: _grant,
+    JobLoading: _loading,
     JobRunning: _running,
     ParkJob: _park,
     JobParked: _parked,

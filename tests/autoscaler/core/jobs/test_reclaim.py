@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.pool.events import GrantJob, JobRunning, JobSubmitted, NodeDraining, NodeLost, StopJob
-from ebbtide.pool.ids import JobName, NodeId
+from ebbtide.pool.events import GrantJob, JobLoading, JobRunning, JobSubmitted, NodeDraining, NodeLost, StopJob
+from ebbtide.pool.ids import JobName, NodeId, SlotId
+from ebbtide.pool.spec import WorkloadClass
 from ebbtide.pool.state import PoolState
 from ebbtide.snapshot.tiers import Tier
 from ebbtide.snapshot.tiers.step_aside import StepAside
@@ -190,3 +191,27 @@ def test_other_names_have_the_same_jobs_leave(shown: list[Shown], replicas: int,
     others = names.copy()
     random.shuffle(others)  # type: ignore[attr-defined]
     assert asked(shown, names, replicas) == asked(shown, others, replicas)
+
+
+def test_a_job_that_loads_gives_its_slots_up_after_those_that_train_and_no_step_is_lost() -> None:
+    def loads(state: PoolState, name: str, slot: str, **more: object) -> PoolState:
+        spec = a_job(name, workers_max=1, **more)
+        granted = fold(state, JobSubmitted(spec, "i"), GrantJob(spec.name, (SlotId(slot),), "r"), at_s=NOW - 60.0)
+        return fold(granted, JobLoading(spec.name), at_s=NOW - 40.0)
+
+    alone = loads(a_pool(nodes={"n0": 1}), "a", S0)
+    (stop,) = look(alone, traffic=HELD, for_s=15.0).moves
+    assert isinstance(stop, StopJob) and stop.preempts and "before it trains" in stop.reason
+    both = with_job(loads(a_pool(nodes={"n0": 2}), "a", S0), a_job("b", workers_max=1), (S1,))
+    assert [getattr(move, "job", "") for move in look(both, traffic=HELD, for_s=15.0).moves] == ["b"]
+    less = with_job(loads(a_pool(nodes={"n0": 2}), "a", S0, priority=-1), a_job("b", workers_max=1), (S1,))
+    assert [getattr(move, "job", "") for move in look(less, traffic=HELD, for_s=15.0).moves] == ["a"]
+    never = loads(a_pool(nodes={"n0": 1}), "a", S0, workload_class=WorkloadClass.NON_PREEMPTIBLE)
+    assert look(never, traffic=HELD, for_s=15.0).moves == ()
+    starts = fold(
+        a_pool(nodes={"n0": 1}),
+        JobSubmitted(a_job("a", workers_max=1), "i"),
+        GrantJob(JobName("a"), (S0,), "r"),
+        at_s=NOW - 60.0,
+    )
+    assert look(starts, traffic=HELD, for_s=15.0).moves == (), "its ranks were not heard yet"

@@ -13,6 +13,7 @@ from ebbtide.pool.events import (
     JobCrashed,
     JobDurable,
     JobEnded,
+    JobLoading,
     JobParked,
     JobRecovered,
     JobRunning,
@@ -26,8 +27,10 @@ from ebbtide.pool.events import (
 )
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
-from ebbtide_autoscaler.core.observe.job_facts import facts
+from ebbtide_autoscaler.core.observe.job_facts import HANGS_S, LOADS_AFTER_S, facts
 from ebbtide_autoscaler.core.observe.observation import STRAGGLER_S, Limits, Observation, Timestamped
+from ebbtide_autoscaler.core.observe.workload_orders import controller_orders, may_end_early
+from ebbtide_autoscaler.service.pool_view import view
 from tests.autoscaler.closed_loop import a_job
 from tests.builders.policy import S0, S1, TRAIN, a_pool, fold, rank
 
@@ -75,6 +78,71 @@ def follow(
 
 def types(found: list[Body]) -> list[type]:
     return [type(one) for one in found if not isinstance(one, JobDurable)]
+
+
+# ---- loading
+
+LOADING = fold(STARTING, JobLoading(TRAIN), at_s=T)
+LOADS = [rank(number, RankPhase.STARTING, step=0, durable_step=0, stands_at="load.py:7") for number in (0, 1)]
+LEAVING = fold(LOADING, StopJob(TRAIN, "r", preempts=True), at_s=T)
+LEAVING_FREE = fold(LEAVING, SlotFreed(S0), SlotFreed(S1), at_s=T)
+
+
+def test_a_gang_that_is_up_and_does_not_train_loads() -> None:
+    assert follow(STARTING, *LOADS, after_s=LOADS_AFTER_S) == []
+    assert follow(STARTING, *LOADS, after_s=LOADS_AFTER_S + 0.1) == [JobLoading(TRAIN)]
+    assert follow(LOADING, *LOADS, after_s=LOADS_AFTER_S + 0.1) == []
+    assert follow(STARTING, LOADS[0], after_s=LOADS_AFTER_S + 0.1) == [], "one was never heard"
+    assert follow(RESUMING, *LOADS, after_s=LOADS_AFTER_S + 0.1) == []
+
+
+@pytest.mark.proves("a gang that loads is given its own time", "loading has a bound")
+def test_ten_minutes_of_loading_are_fine_and_half_an_hour_is_a_hang() -> None:
+    assert follow(LOADING, *LOADS, after_s=600.0) == []
+    assert follow(LOADING, *LOADS, after_s=1800.0) == [], "its stack is to be in its log first"
+    (end,) = follow(LOADING, *LOADS, after_s=1800.0 + HANGS_S + 0.1)
+    assert isinstance(end, JobEnded) and end.outcome == "failed"
+    assert "within 1800 s (startup_timeout_s): rank 0 stands at load.py:7" in end.detail
+    quick = fold(
+        a_pool(), JobSubmitted(replace(SPEC, startup_timeout_s=30.0), "i"), GrantJob(TRAIN, (S0, S1), "r"), at_s=T
+    )
+    assert types(follow(fold(quick, JobLoading(TRAIN), at_s=T), *LOADS, after_s=35.1)) == [JobEnded]
+
+
+def test_a_gang_of_which_a_rank_is_never_heard_is_not_one_that_loads() -> None:
+    assert types(follow(STARTING, LOADS[0], after_s=LIMITS.gang_timeout_s + 0.1)) == [JobCrashed]
+
+
+def test_a_process_that_dies_while_it_loads_is_a_crash() -> None:
+    assert types(follow(LOADING, *LOADS, controller=said(NO_GANG, last_error="its process died"))) == [JobCrashed]
+
+
+@pytest.mark.proves("a gang that was ended before it began has lost nothing")
+def test_a_gang_that_was_ended_before_it_began_has_not_crashed() -> None:
+    left = [replace(one, phase=RankPhase.STOPPED, directive=2) for one in LOADS]
+    killed = said(NO_GANG, failed_epoch=1, last_error="its process died")
+    assert follow(LEAVING_FREE, *left, controller=killed) == [JobStopped(TRAIN, 0)]
+    assert follow(LEAVING, *left, controller=killed) == [], "its slots are not proven free"
+    trained = [replace(one, phase=RankPhase.RUNNING, step=3) for one in left]
+    assert types(follow(LEAVING_FREE, *trained, controller=killed)) == [JobCrashed], "it had begun, and lost steps"
+
+
+@pytest.mark.proves("a rank of this very gang must have said it", "a rank must have heard that it is to leave")
+def test_a_gang_is_ended_early_only_by_the_word_of_a_rank_that_will_never_begin() -> None:
+    job = LEAVING.jobs[TRAIN]
+    word = replace(LOADS[0], phase=RankPhase.STOPPED, directive=job.directive)
+    assert may_end_early(job, [LOADS[1], word])
+    for other in (
+        replace(word, phase=RankPhase.STARTING),
+        replace(word, directive=job.directive - 1),
+        replace(word, lease_epoch=0),
+        replace(word, incarnation="before"),
+    ):
+        assert not may_end_early(job, [other]), other
+    assert not may_end_early(STOPPING.jobs[TRAIN], [replace(word, directive=99)]), "it trains: it leaves in its own way"
+    orders = controller_orders(LEAVING, job, "", ends_early=True)
+    assert orders.kill_gang and orders.not_failed
+    assert not controller_orders(LEAVING, job, "").kill_gang
 
 
 # ---- coming up
@@ -290,3 +358,15 @@ def test_an_arbiter_that_was_away_blames_nobody_for_what_it_did_not_hear() -> No
     grace_s = SPEC.grace_s + 0.1
     assert types(follow(PARKING, after_s=grace_s)) == [JobCrashed]
     assert types(follow(PARKING, after_s=grace_s, back_s=T + grace_s - 0.1)) == []
+
+
+def test_a_status_says_that_a_job_loads_for_how_long_and_where() -> None:
+    def waits(*ranks: RankReport) -> str:
+        seen = Observation(started_s=0.0, ranks={(TRAIN, one.rank): Timestamped(T + 41.0, one) for one in ranks})
+        (job,) = view(LOADING, seen, {}, T + 42.0)["jobs"]
+        return str(job["waits"])
+
+    assert waits(*LOADS) == "starting: not at its session yet, 42 s, process alive, at load.py:7"
+    there = [replace(one, at_session=True, stands_at="") for one in LOADS]
+    assert waits(*there) == "starting: at its session, not at its steps yet, 42 s, process alive"
+    assert "1 of 2 processes heard" in waits(LOADS[0])

@@ -23,6 +23,9 @@ class Gate(Protocol):
     def report(self, report: RankReport) -> None:
         """Say where this rank stands; the newest report replaces older ones that were not sent yet."""
 
+    def begin(self) -> DesiredState:
+        """This rank is about to run its first step: RUN, unless it was told to leave before, and then never."""
+
 
 class SilentGate:
     """A gate to nobody: for ranks that run without an arbiter."""
@@ -33,6 +36,10 @@ class SilentGate:
 
     def report(self, report: RankReport) -> None:
         """Nobody listens."""
+
+    def begin(self) -> DesiredState:
+        """Nothing is ever wanted."""
+        return DesiredState.RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,10 @@ class ScriptedGate:
             self._say(DesiredState.PARK, None)
         elif entry is not None:
             self._say(entry, self._lease if entry is DesiredState.RUN else None)
+
+    def begin(self) -> DesiredState:
+        """The plan has nothing for the time before a step."""
+        return DesiredState.RUN
 
     def _say(self, want: DesiredState, lease: Lease | None) -> None:
         self._latest = JobDirective(number=self._latest.number + 1, want=want, lease=lease)

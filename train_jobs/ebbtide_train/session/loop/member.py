@@ -36,6 +36,7 @@ class Member:
         self.prepared: DdpWrapper | None = None  # until the author has called prepare()
         self.tracked: TrainState | None = None
         self.finished = 0  # finished steps, over the whole life of the job
+        self.restored = 0  # of these, with which this gang began
         self.dataset_len = 0  # 0: not known yet
         self.parks = 0  # of this gang, in place
         self.left: Leaving | None = None  # once the gang has left by order

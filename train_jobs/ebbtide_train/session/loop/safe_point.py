@@ -8,6 +8,7 @@ to all.
 """
 
 import time
+from typing import NoReturn
 
 from ebbtide.client.messages import DesiredState, RankPhase
 from ebbtide_train.session.checkpoints.durability import RETRY_S
@@ -62,7 +63,7 @@ def _obey(member: Member, agreed: Agreed) -> None:
     elif agreed.want is DesiredState.PARK:
         want = park(member, agreed.number)
         if want is not DesiredState.RUN:
-            _leave(member, want)
+            leave(member, want)
     else:
         _stop(member, agreed.number, agreed.want)
 
@@ -81,10 +82,15 @@ def _stop(member: Member, number: int, want: DesiredState) -> None:
             _obey(member, agreed)
             return
     member.orders.carried_out(number, 0)
-    _leave(member, want)
+    leave(member, want)
 
 
-def _leave(member: Member, want: DesiredState) -> None:
+def leave(member: Member, want: DesiredState) -> NoReturn:
+    """Let go of the slots, with everything committed.
+
+    Raises:
+        Preempted, Cancelled: always.
+    """
     member.occupancy.leave(member.prepared, member.tracked, drop_state=True)
     member.say(RankPhase.STOPPED)
     kind = Preempted if want is DesiredState.STOP else Cancelled

@@ -74,6 +74,7 @@ def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: TrainStat
     state = store.load(ref, tracked.layouts(settings.world) if tracked.split else None)
     tracked.load(state)
     member.dataset_len = ref.dataset_len
+    member.restored = ref.step
     member.finished = ref.step  # guard: a gang goes on with the step after the one that it restored
     member.durability.start_from(ref.step)
     states: Any = state["rng"]

@@ -14,6 +14,7 @@
         leases/                       who reads which checkpoint, besides the gang
         gang/                         the leases of the gangs that run, parked ones too
         decisions.jsonl               what people decided about it
+    train/<run>@<time>/               the same of a run that was begun anew then: see ``fresh_start``
 
 Numbers are written without leading zeros, so that a thing has one name. The rename of ``.tmp-step-<n>`` is the commit.
 """
@@ -31,6 +32,7 @@ ABOUT = FileName("about.json")
 START = "start.json"
 DECISIONS = "decisions.jsonl"
 GANG = "gang"
+ASIDE = "@"  # in no name of a job; a run that was put aside has its own name, this, and a time as its directory's
 TEMPORARY = ".tmp-"
 WORK = f"{TEMPORARY}step-"
 _NUMBER = "(0|[1-9][0-9]{0,17})"  # below 2^63
@@ -120,7 +122,7 @@ def run_paths(shared: Path, run: str) -> RunPaths:
     Raises:
         Refused: ``run`` cannot be a name.
     """
-    return RunPaths(shared / "train" / tag(run), run)
+    return RunPaths(shared / "train" / tag(run), run.partition(ASIDE)[0])
 
 
 def rank_file(rank: int) -> FileName:
