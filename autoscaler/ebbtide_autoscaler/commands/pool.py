@@ -13,7 +13,9 @@ from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
-from ebbtide.config.checks.machine_checks import check, model_fault
+from ebbtide.config.checks.machine_checks import model_fault, world_problems
+from ebbtide.config.checks.room_checks import Look, room_problems
+from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.pool_section import PoolMode
@@ -72,7 +74,10 @@ def read_pool_file(file: Path) -> PoolFile:
         BadInput: it is not, or describes no pool.
     """
     loaded = load_file(file)
-    check(loaded, environ=os.environ, starting=True)
+    problems = world_problems(loaded, environ=os.environ, starting=True)
+    problems += room_problems(loaded, Look(starting=True, note=say))
+    if problems:
+        raise ConfigErrors(problems)
     if loaded.config.is_submission:
         raise BadInput(f"{file} describes no pool (it has no pool.shared_dir): submit it to one with `ebbtide submit`")
     return bring_up.with_digests(loaded.config, os.environ)
