@@ -185,9 +185,10 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
 
 
 def _about(record: IndexedRecord) -> str:
-    """The job or seat that an event is about; empty if it is about something else."""
+    """The job or endpoint that an event is about; empty if it is about something else."""
     body: Any = record.payload["body"]
-    return str(body.get("seat") or body.get("job") or "") if isinstance(body, dict) else ""
+    seat, _, _ = str(body.get("seat", "")).rpartition("/")
+    return seat or str(body.get("job", ""))
 
 
 def _tell(record: IndexedRecord, indent: str) -> None:
