@@ -60,8 +60,11 @@ def rollout(
     left: list[str] = []
     failed: list[str] = []
     moving = False
-    for name in {endpoint.name: None for endpoint in config.endpoints} | dict.fromkeys(rolling):
+    revisions = {endpoint.name: endpoint.revision() for endpoint in config.endpoints}
+    for name in revisions | dict.fromkeys(rolling):
         one = known.get(name)
+        if one is not None and one["revision"] != revisions.get(name):
+            one = {**one, "failures": 0}  # the status is still of the file before: its failures say nothing of this one
         seats = one["seats"] if one is not None else []
         comes = any(seat["state"] in COMING for seat in seats)
         wanted = name in watched or (one is not None and one["replicas_min"] > 0)

@@ -118,6 +118,14 @@ def test_what_only_waits_for_slots_is_told_apart(waits: dict[str, str], waiting:
     assert not look(config, fold(declared(config), *FAILS, at_s=NOW), waits=waits).waiting
 
 
+def test_failures_of_the_file_before_do_not_end_a_rollback() -> None:
+    """The arbiter has taken the file, and not yet declared its endpoints anew."""
+    bad, good = file(1, seed=1), file(1)
+    state = fold(declared(bad, fold(declared(good), *SERVES, at_s=NOW - 100)), *FAILS * 2, at_s=NOW - 1)
+    assert look(bad, state).failed
+    assert look(good, state) == Rollout(("chat: chat/0",), (), False)
+
+
 def test_an_endpoint_that_is_not_declared_yet_or_leaves_is_left() -> None:
     config = file(1)
     empty: dict[str, Any] = {"endpoints": []}
