@@ -30,8 +30,9 @@ def status(state: str = "cold", failures: int = 0, waits: str | None = None, **a
     seat = {"seat": "chat/0", "state": state, "stale": False, "waits": None}
     revision = file(1).endpoints[0].revision()
     one = {
-        "endpoint": "chat", "replicas_min": 1, "revision": revision, "failures": failures, "waits": waits, "seats": [seat],
-        "last_error": "it did not start: no luck" if failures else None, "failed_seat": "chat/0" if failures else None,
+        "endpoint": "chat", "replicas_min": 1, "revision": revision, "failures": failures, "waits": waits,
+        "seats": [seat], "last_error": "it did not start: no luck" if failures else None,
+        "failed_seat": "chat/0" if failures else None,
     }  # fmt: skip
     return {"arbiter": arbiter, "endpoints": [one]}
 
