@@ -1,4 +1,4 @@
-"""How far the endpoints of a file that was put into force are: what is left, what fails, what waits. Pure."""
+"""How far the endpoints of a file that was put into force are: what is left, what fails, what waits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

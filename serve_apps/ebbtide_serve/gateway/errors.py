@@ -105,8 +105,15 @@ def endpoint_unavailable(name: str, failure: str, again_in_s: float) -> Refusal:
     message = f"The model {name!r} is not available now: it does not start."
     if failure:
         message += f" Tell whoever operates it the id {failure}."
-    headers = {"retry-after": _whole_seconds(again_in_s)}  # guard: a refusal of an endpoint says when it is tried again
-    return Refusal(503, message, kind="endpoint_unavailable", code="start_failed", headers=headers)
+    return Refusal(
+        503,
+        message,
+        kind="endpoint_unavailable",
+        code="start_failed",
+        headers={
+            "retry-after": _whole_seconds(again_in_s)
+        },  # guard: a refusal of an endpoint says when it is tried again
+    )
 
 
 def _whole_seconds(retry_after_s: float) -> str:

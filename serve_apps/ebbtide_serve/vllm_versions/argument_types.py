@@ -1,4 +1,4 @@
-"""Types of vLLM's arguments from the text that facts have of them, and whether a value is of a type. Pure.
+"""Types of vLLM's arguments from the text that facts have of them, and whether a value is of a type.
 
 vLLM's configuration classes are pydantic's, so pydantic judges here too, and as leniently: ``8`` is a number with a
 point, ``"8"`` a whole one. What a text names beyond plain types (a class of vLLM's, a type that was cut short) takes

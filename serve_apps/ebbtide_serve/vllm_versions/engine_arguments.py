@@ -1,4 +1,4 @@
-"""What is wrong with the engine arguments of an endpoint, by the facts of one version of vLLM. Pure."""
+"""What is wrong with the engine arguments of an endpoint, by the facts of one version of vLLM."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -11,8 +11,8 @@ from ebbtide_autoscaler.commands import settle as module
 from ebbtide_autoscaler.commands.settle import settle
 from ebbtide_autoscaler.core.observe.alerts import FreezeCause
 from ebbtide_autoscaler.lifecycle import progress
-from tests.autoscaler.lifecycle.test_rollout import file
 from tests.builders.commands import no_sleep
+from tests.builders.pool_files import file
 
 
 class Link:

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ebbtide.config.loading.pool_file_loader import load_text
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.events import Body, GrantSeat, SeatGone, SeatLanded, SeatReady, SeatStopped, SlotFreed
 from ebbtide.pool.ids import EndpointName
@@ -17,6 +15,7 @@ from ebbtide_autoscaler.core.observe.observation import Observation
 from ebbtide_autoscaler.lifecycle.rollout import Rollout, failures_before, rollout
 from ebbtide_autoscaler.service.pool_view import view
 from tests.builders.policy import NOW, S0, S1, SEAT0, SEAT1, a_pool, fold
+from tests.builders.pool_files import file
 
 CHAT = EndpointName("chat")
 FAILS: tuple[Body, ...] = (
@@ -24,15 +23,6 @@ FAILS: tuple[Body, ...] = (
 )  # fmt: skip
 COMES: tuple[Body, ...] = (GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"))
 SERVES: tuple[Body, ...] = (*COMES, SeatReady(SEAT0, ()))
-
-
-def file(least: int, seed: int = 0) -> PoolFile:
-    text = f"""
-pool: {{name: p, slots: 3, shared_dir: /s}}
-endpoints:
-  - {{name: chat, model: m:1, replicas: {{min: {least}, max: 3}}, engine: {{seed: {seed}}}}}
-"""
-    return load_text(text, path=Path("/p.yaml")).config
 
 
 def declared(config: PoolFile, state: PoolState | None = None) -> PoolState:
