@@ -6,11 +6,15 @@ called twice. It imports nothing of vLLM.
 
 import os
 
+from ebbtide_serve.engine.fault_record import note_errors
 from ebbtide_serve.process.parent_watch import arm_from_environment
 from ebbtide_serve.vllm.registration import register_formats
 
 
 def register() -> None:
-    """End this process with its replica, if it belongs to one and is not the replica itself; name our load formats."""
+    """End this process with its replica, if it belongs to one and is not the replica itself, and note for that replica
+    what goes wrong here; name our load formats.
+    """
     arm_from_environment(os.environ)
+    note_errors(os.environ)
     register_formats()

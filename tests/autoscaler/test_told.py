@@ -14,7 +14,7 @@ from ebbtide.pool.events import JobCrashed, ParkJob, StopJob
 from ebbtide.pool.ids import JobName
 from ebbtide_autoscaler.journal.records import Journal, recover
 from tests.autoscaler.closed_loop import Loop
-from tests.builders.closed_loop import training
+from tests.builders.closed_loop import training, until
 
 TRAIN = JobName("train")
 # As `CudaContext` says it, of a driver's lock that ran out of time (see `tests/train_jobs/worker/test_cuda_context`).
@@ -79,3 +79,22 @@ def test_a_rank_that_never_comes_to_a_safe_point(tmp_path: Path, monkeypatch: py
         "job train can be granted slots again",
         f"{lost} to run again after a crash",
     )
+
+
+def test_a_failed_start_by_the_id_that_a_client_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, _ = training()
+    loop.cluster.serve.load_fails = True
+    loop.gateways[0].offer("chat")
+    until(loop, lambda: any(seat.failures for seat in loop.state.seats.values()))
+    (failed,) = (seat for seat in loop.state.seats.values() if seat.failures)
+    why(loop, tmp_path, monkeypatch)
+    ran = CliRunner().invoke(cli, ["why", str(failed.failure), "--shared-dir", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    told_in_order(
+        ran.output,
+        "because ",
+        f"seat {failed.id} is granted ",
+        f"the replica of {failed.id} is told to exit: it did not start: ",
+        "out of memory",
+    )
+    assert CliRunner().invoke(cli, ["why", "9.9", "--shared-dir", str(tmp_path)]).exit_code == 2

@@ -61,10 +61,11 @@ def test_a_pool_has_its_processes() -> None:
     assert set(POOL) <= set(PROCESSES)
 
 
-# Started by name, and behind no result: `ebbtide doctor`, `probe` and the exactness checks of training.
+# Started by name, and behind no result: `ebbtide doctor`, `probe`, the exactness checks of training, and `validate`.
 APART = {
     "ebbtide.diagnostics.probe.rehearsal_child",
     "ebbtide.storage.device.gds_probe",
+    "ebbtide_serve.vllm_versions.collect",
     "ebbtide_train.verification.control_run",
     "ebbtide_train.verification.plain_training",
 }

@@ -18,24 +18,23 @@ from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, RecordUnreadable, home, load_cluster
 from ebbtide.config.checks.hub_models import hub_models, with_hub_models
-from ebbtide.config.checks.machine_checks import check, model_fault
+from ebbtide.config.checks.machine_checks import model_fault, world_problems
+from ebbtide.config.checks.room_checks import Look, room_problems
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
-from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
 from ebbtide_autoscaler.commands.calls import tell
+from ebbtide_autoscaler.commands.settle import settle
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
-from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
 from ebbtide_autoscaler.lifecycle.pool_lock import Busy, alone
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence, look_for
-from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
+from ebbtide_autoscaler.lifecycle.rollout import failures_before
 
-ROLL_S = 3600.0  # a large model that is read from a slow disk, a few replicas in a row
 COLOURS = {"+": "green", "-": "red", "!": "red"}
 
 
@@ -53,7 +52,10 @@ def read_pool_file(file: Path, *, import_models: bool = False, quiet: bool = Fal
     from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415 - see the first lines of this module
 
     loaded = load_file(file)
-    check(loaded, environ=os.environ, starting=True)
+    problems = world_problems(loaded, environ=os.environ, starting=True)
+    problems += room_problems(loaded, Look(starting=True, note=say))
+    if problems:
+        raise ConfigErrors(problems)
     if loaded.config.is_submission:
         raise BadInput(f"{file} describes no pool (it has no pool.shared_dir): submit it to one with `ebbtide submit`")
     if next(hub_models(loaded), None) is not None:
@@ -87,7 +89,7 @@ def show(found: Sequence[Change]) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--rollback", is_flag=True, help="Put the file that was in force before the present one back, not FILE.")
 @click.option("--yes", is_flag=True, help="Do not ask before a rollback.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until changed endpoints run what the file says.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until endpoints run what the file says.")
 @click.option("--import", "import_", is_flag=True, help="First import models of the Hugging Face hub that FILE names.")
 @POOL
 @json_option
@@ -97,8 +99,9 @@ def up(
     """Bring the pool of FILE up, or make a running one agree with it.
 
     Starts a Ray cluster on this machine unless the file names one to join. In a running pool only what changed
-    restarts; `ebbtide plan FILE` shows it beforehand. After the loss of the whole cluster it starts a new one, and
-    endpoints and jobs come back from the shared directory.
+    restarts; `ebbtide plan FILE` shows it beforehand. Waits until endpoints that changed or always have a replica
+    run what the file says, and ends with 1 when one of them has failed to start twice. After the loss of the whole
+    cluster it starts a new one, and endpoints and jobs come back from the shared directory.
     """
     from ebbtide_autoscaler.lifecycle import up as bring_up  # noqa: PLC0415
 
@@ -117,8 +120,9 @@ def up(
         _refuse(conflicts(found))
         if rollback:
             _ask(found, yes=yes, as_json=as_json)
+        before = failures_before(config, ArbiterLink().call("status") or {}) if standing.state == "up" else {}
         record = bring_up.up(config, path, standing, say=say)
-    left = {} if no_wait else _settle(config)
+    left = {} if no_wait else settle(config, before, had_another_file=_has_another(), say=say)
     if as_json:
         print_json(
             {
@@ -174,6 +178,11 @@ def _before(record: ClusterRecord) -> PoolFile:
     return config
 
 
+def _has_another() -> bool:
+    """Whether another file was in force before."""
+    return len(ArbiterLink().call("configs", timeout_s=10.0) or ()) > 1
+
+
 def _ask(found: Sequence[Change], *, yes: bool, as_json: bool) -> None:
     if not as_json:
         show(found)
@@ -182,36 +191,6 @@ def _ask(found: Sequence[Change], *, yes: bool, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise BadInput("a rollback asks first; give --yes where nobody can answer")
     click.confirm("Put this into force?", abort=True)
-
-
-def _settle(config: PoolFile) -> dict[str, list[str]]:
-    """Wait until changed endpoints run what the file says, and removed ones are gone; what is left after an hour."""
-    if config.pool.mode is PoolMode.OBSERVE:
-        return {}
-    link = ArbiterLink()
-
-    def look() -> tuple[dict[str, list[str]], str] | None:
-        rolling = link.call("rolling")
-        status = (link.call("status") or {}) if rolling else {}
-        return None if rolling is None else (rolling, _standing_still(status))
-
-    def words(found: tuple[dict[str, list[str]], str]) -> str:
-        rolling, still = found
-        parts = [f"{name}: {', '.join(seats) or 'being taken in'}" for name, seats in rolling.items()]
-        return f"still to change: {'; '.join(parts)}{still}" if parts else ""
-
-    try:
-        until_done(look, done=lambda found: not found[0] or bool(found[1]), words=words, say=say, limit_s=ROLL_S)
-    except NotInTime as error:
-        raise CommandFailed(f"the file is in force, and not carried out within {ROLL_S:g} s: {error}") from error
-    return link.call("rolling") or {}
-
-
-def _standing_still(status: dict[str, object]) -> str:
-    arbiter = status.get("arbiter")
-    if isinstance(arbiter, dict) and arbiter.get("frozen_by") == FreezeCause.PERSON:
-        return f"; nothing moves before `ebbtide unfreeze`: {arbiter['frozen']}"
-    return ""
 
 
 @click.command()

@@ -39,6 +39,7 @@ from ebbtide_autoscaler.core.observe.observation import Limits, Observation
 from ebbtide_autoscaler.core.observe.settling import settling
 from ebbtide_autoscaler.core.observe.traffic import traffic
 from ebbtide_autoscaler.core.plan.inputs import PolicyConfig
+from ebbtide_autoscaler.core.replicas.unavailable_endpoints import unavailable_endpoints
 from ebbtide_autoscaler.core.tick.tick import TickResult, TickSettings, World, tick
 from ebbtide_autoscaler.journal.annotations import Annotations
 from ebbtide_autoscaler.journal.demand_records import demand_record
@@ -199,7 +200,8 @@ class Loop:
         for body, why in result.refused:
             log.info("refused %s: %s", body, why)
         published.seen, published.outlooks = seen, self._watch.outlooks
-        published.routing_table = next_routes(routes, published.state, seen, self.ledger.epoch)
+        unavailable = unavailable_endpoints(now_s, published.state)
+        published.routing_table = next_routes(routes, published.state, seen, self.ledger.epoch, unavailable)
         self.reconciler.act(seen, now_s)
         self._keep_size(now_s, may_move=not (knobs.frozen or knobs.observe))
         if await self.ledger.keep_short():

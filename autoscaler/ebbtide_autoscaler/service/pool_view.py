@@ -145,6 +145,8 @@ def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
     return {
         "failures": found.failures,
         "last_error": found.why or None,
+        "failed_seat": found.last.id if found.last is not None else None,
+        "failure": found.last.failure if found.last is not None else None,
         "next_try_s": round(found.wait_s, 1) if found.wait_s else None,
     }
 

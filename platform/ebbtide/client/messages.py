@@ -233,11 +233,20 @@ class SeatRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class Unavailable:
+    """An endpoint has no replica, and its last starts have failed: requests are not held before the next try."""
+
+    failure: str  # the id of the event that tells of the last failure; `ebbtide why` explains it
+    again_s: float  # when the next start may be tried, seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """Where requests go: per endpoint (the model's name in the API) the ready seats."""
+    """Where requests go: per endpoint (the model's name in the API) the ready seats, or why not to wait for any."""
 
     version: int = 0
     endpoints: Mapping[str, tuple[SeatRoute, ...]] = field(default_factory=dict)
+    unavailable: Mapping[str, Unavailable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,11 +45,16 @@ class ConfigProblem:
         }
 
 
+def ordered(problems: Iterable[ConfigProblem]) -> tuple[ConfigProblem, ...]:
+    """Each once, by its position."""
+    return tuple(sorted(set(problems), key=lambda p: (str(p.file), p.line, p.column, p.path, p.message)))
+
+
 class ConfigErrors(ValueError):
     """A file cannot be used. ``problems`` holds all that is wrong with it, by position; it is never empty."""
 
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
-        self.problems = tuple(sorted(set(problems), key=lambda p: (str(p.file), p.line, p.column, p.path, p.message)))
+        self.problems = ordered(problems)
         assert self.problems, "no problems, no error"
         super().__init__("\n".join(str(problem) for problem in self.problems))
 

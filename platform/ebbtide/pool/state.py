@@ -100,6 +100,7 @@ class SeatRecord:
     failures: int = 0  # in a row: starts that ended before READY, and deaths soon after it
     revision: str = ""  # of its present or last replica
     last_error: str = ""  # why its last replica failed
+    failure: RecordId | None = None  # the event that says so
     cause: RecordId | None = None
 
 

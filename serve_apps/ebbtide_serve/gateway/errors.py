@@ -91,15 +91,34 @@ def model_not_found(name: str) -> Refusal:
 
 def too_busy(message: str, *, code: str, retry_after_s: float) -> Refusal:
     """A 429 that says when to come back; OpenAI's clients obey ``Retry-After``."""
-    # Whole seconds, rounded up: the header has no fractions.
-    after_s = max(1, -int(-retry_after_s // 1))  # guard: Retry-After is never too early
     return Refusal(
         429,
         message,
         kind="rate_limit_error",
         code=code,
-        headers={"retry-after": str(after_s)},  # guard: a 429 says when to come back
+        headers={"retry-after": _whole_seconds(retry_after_s)},  # guard: a 429 says when to come back
     )
+
+
+def endpoint_unavailable(name: str, failure: str, again_in_s: float) -> Refusal:
+    """A 503 for an endpoint whose starts fail. Why is not for clients: the id ``failure`` leads operators to it."""
+    message = f"The model {name!r} is not available now: it does not start."
+    if failure:
+        message += f" Tell whoever operates it the id {failure}."
+    return Refusal(
+        503,
+        message,
+        kind="endpoint_unavailable",
+        code="start_failed",
+        headers={
+            "retry-after": _whole_seconds(again_in_s)
+        },  # guard: a refusal of an endpoint says when it is tried again
+    )
+
+
+def _whole_seconds(retry_after_s: float) -> str:
+    """Rounded up: the header has no fractions."""
+    return str(max(1, -int(-retry_after_s // 1)))  # guard: Retry-After is never too early
 
 
 def unavailable(message: str, *, code: str, retry_after_s: int = 1) -> Refusal:

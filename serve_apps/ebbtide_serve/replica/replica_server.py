@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ebbtide.client.messages import RankLoad, ReplicaOrders, ReplicaPhase, ReplicaReport
+from ebbtide_serve.engine.fault_record import one_line
 from ebbtide_serve.engine.port import Engine, EngineStats
 from ebbtide_serve.engine.start_report import TellsOfItsStart, sound
 from ebbtide_serve.errors import EngineFailed
@@ -107,7 +108,7 @@ class ReplicaServer:
             prepare: called before the engine is made, with what it calls at the end of each of its own stages.
 
         Raises:
-            EngineFailed: the engine does not start; nothing of it is left.
+            EngineFailed: the engine does not start; nothing of it is left. What else its start raises is told of too.
         """
         self._lease = lease
         self._stages.done("lease")  # from the construction of this object on
@@ -119,8 +120,9 @@ class ReplicaServer:
             self._stages.done("import")
             await engine.start()
             self._note_start(engine)
-        except EngineFailed as error:
-            self._error = str(error)
+        # An engine of one's own may raise anything; without its word nobody would learn why the replica is gone.
+        except Exception as error:
+            self._error = str(error) if isinstance(error, EngineFailed) else one_line(error)
             await self._report()
             raise
         self._engine = engine

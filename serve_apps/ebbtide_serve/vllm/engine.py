@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -29,6 +30,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from ebbtide.client.slot_share import slot_share_from_environment
 from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide_serve.engine.fault_record import FaultRecord
 from ebbtide_serve.engine.memory_bounds import cpu_memory_defaults
 from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
 from ebbtide_serve.engine.sleep import CanSleep
@@ -41,10 +43,11 @@ from ebbtide_serve.vllm.sleep_mode import VllmSleep, sleep_of
 from ebbtide_serve.vllm_versions import compat
 from ebbtide_serve.vllm_versions.compat import REQUEST_ERRORS, FrontendArgs, create_error_response, init_app_state
 
-START_ERRORS: tuple[type[Exception], ...] = (*REQUEST_ERRORS, RuntimeError, OSError)
 READ_ERRORS: tuple[type[Exception], ...] = (ValidationError, *REQUEST_ERRORS)
 
 ERROR_EVENT = 'data: {"error"'  # how vLLM's streams tell of what went wrong
+_log = logging.getLogger(__name__)
+
 RANKS_ANSWER_S = 60.0  # the engine answers between two steps, and a step may be a long prefill
 
 
@@ -97,6 +100,7 @@ class VllmEngine:
         self._report = StartReport()
         self._sleep: VllmSleep | None = None
         self._can = CanSleep(why_not="it is not up")
+        self._faults = FaultRecord(os.environ)
 
     async def start(self) -> None:
         """See the port. The long part runs in a thread, so that the caller can report meanwhile."""
@@ -133,9 +137,12 @@ class VllmEngine:
             self._sleep, self._can = await sleep_of(
                 compat.sleepy(llm), is_cpu=is_cpu, ranks=ranks, started_so=started_so
             )
-        except START_ERRORS as error:
+        # vLLM and the model's own code may raise anything, and whatever it is, the engine is not there.
+        except Exception as error:
+            why = f"vLLM: {self._faults.cause(error)}"
+            _log.exception("%s; it was started with %s", why, self._settings)
             await self.stop(timeout_s=1.0)
-            raise EngineFailed(f"vLLM does not start with {self._settings}: {error}") from error
+            raise EngineFailed(why) from error
 
     async def _told(self, llm: Any, began_s: float) -> StartReport:
         """What its processes tell of the start; workers of somebody else's tell nothing."""
@@ -253,13 +260,14 @@ class VllmEngine:
         try:
             await self._llm.check_health()
         except EngineDeadError as error:
-            raise EngineFailed(f"vLLM's engine process is dead: {error}") from error
+            raise EngineFailed(f"vLLM's engine process is dead: {self._faults.cause(error)}") from error
 
     async def stop(self, timeout_s: float) -> None:
         """See the port."""
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown, timeout_s)
+        self._faults.close()
 
 
 def _integer(digits: str) -> int:

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "facts"
+CUT = "..."  # the end of a text that was not kept whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,11 @@ class Facts:
         engine_args: name -> type of the arguments of the engine.
         frontend_args: name -> type of the arguments of vLLM's HTTP server.
         requests: ``module:class`` -> name -> type of the fields of each class of requests.
+        none_by_default: arguments of the engine that are None if nobody sets them, whatever their type; None: not kept.
+        bounds: name of an argument -> ``ge``, ``gt``, ``le``, ``lt`` -> number.
+        config_classes: name of a class that an argument may be given as a mapping -> name -> type of its fields.
+
+    What files of an earlier form do not have is None or empty; types in them may be cut short (`CUT`).
     """
 
     version: str
@@ -25,6 +31,9 @@ class Facts:
     engine_args: Mapping[str, str]
     frontend_args: Mapping[str, str]
     requests: Mapping[str, Mapping[str, str]]
+    none_by_default: frozenset[str] | None = None
+    bounds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    config_classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def file_of(number: tuple[int, int], folder: Path = FOLDER) -> Path:
@@ -33,9 +42,26 @@ def file_of(number: tuple[int, int], folder: Path = FOLDER) -> Path:
 
 
 def facts_of(number: tuple[int, int], folder: Path = FOLDER) -> Facts | None:
-    """The facts of a version; None if there are none."""
+    """The facts of a version; None if there are none.
+
+    Raises:
+        ValueError: the file is broken.
+    """
     path = file_of(number, folder)
     if not path.exists():
         return None
-    whole = json.loads(path.read_text())
-    return Facts(whole["version"], whole["paths"], whole["engine_args"], whole["frontend_args"], whole["requests"])
+    try:
+        whole = json.loads(path.read_text())
+        no_value = whole.get("none_by_default")
+        return Facts(
+            whole["version"],
+            whole["paths"],
+            whole["engine_args"],
+            whole["frontend_args"],
+            whole["requests"],
+            None if no_value is None else frozenset(no_value),
+            whole.get("bounds", {}),
+            whole.get("config_classes", {}),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} holds no facts: {error!r}") from error

@@ -78,6 +78,25 @@ async def test_an_engine_that_tells_of_its_start_is_reported_in_its_own_stages(
     await replica.stop(0.0)
 
 
+class Odd(FakeEngine):
+    """An engine of one's own whose start raises what nobody thought of."""
+
+    async def start(self) -> None:
+        raise KeyError("hidden_size\nand more")
+
+
+async def test_whatever_a_start_raises_is_told_in_one_line(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    async def make() -> Engine:
+        return Odd(EngineSettings("m", ""))
+
+    with pytest.raises(KeyError):
+        await replica.start(lease(tmp_path), make)
+    assert arbiter.last.error.startswith("KeyError: ") and len(arbiter.last.error.splitlines()) == 1
+    await replica.stop(0.0)
+
+
 async def test_a_preparation_that_fails_is_told_and_no_engine_is_made(
     replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
 ) -> None:

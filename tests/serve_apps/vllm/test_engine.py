@@ -253,3 +253,15 @@ async def test_kill_9_while_the_engine_process_is_being_born_leaves_none_either(
     finally:
         replica.clean_up(children)
     assert probe(replica.lock_dir, SlotRef("n", SLOT_INDEX)) is None
+
+
+async def test_why_the_engine_process_did_not_start_is_told_in_one_line(tmp_path: Path, tiny_model: Path) -> None:
+    """vLLM's front only says that the cause is in the log of its process."""
+    no_room = ARGS | {"kv_cache_memory_bytes": 1000}
+    replica = ReplicaUnderTest(ENGINE, tmp_path, model_dir=str(tiny_model), args=no_room)
+    try:
+        await until(lambda: bool(replica.report.get("error")), 200.0, lambda: replica.log.read_text()[-3000:])
+    finally:
+        replica.clean_up(replica.children() if replica.process.poll() is None else [])
+    assert replica.report["error"].startswith("vLLM: ValueError: No available memory for the cache blocks.")
+    assert len(replica.report["error"].splitlines()) == 1

@@ -1,12 +1,22 @@
 """The vLLM of this environment is as its file of facts says, and ours of it stands on what is there."""
 
 import asyncio
+import dataclasses
+import functools
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from ebbtide.config.sections.endpoint_section import RESERVED_ENGINE_KEYS
+from ebbtide_serve.vllm_versions.argument_types import named
+from ebbtide_serve.vllm_versions.engine_arguments import BECOMES, argument_findings
+from ebbtide_serve.vllm_versions.known_facts import default_facts
+from ebbtide_serve.vllm_versions.supported import installed_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -35,3 +45,53 @@ def test_unfinished_requests_are_counted_by_every_version(monkeypatch: pytest.Mo
     for version, llm in (((0, 28), SimpleNamespace(output_processor=newer)), ((0, 29), newer)):
         monkeypatch.setattr(compat, "VERSION", version)
         assert compat.unfinished_requests(llm) == 3
+
+
+SAMPLES: tuple[object, ...] = (True, 1, -1, 0, 8.0, 1.5, "1", "x", "auto", "8k", "true", [], [1], ["a"], {}, {"a": 1})
+
+
+adapter = functools.cache(TypeAdapter)
+
+
+def refusals(kind: Any, field: str, value: object) -> bool:
+    """Whether vLLM's own class refuses the value of one field."""
+    try:
+        adapter(kind).validate_python({field: value})
+    except ValidationError as error:
+        return any(one["loc"][:1] == (field,) for one in error.errors())
+    except Exception:  # noqa: BLE001 - a validator of the whole that wants other fields too
+        return False
+    return False
+
+
+def test_what_is_refused_before_a_start_is_refused_by_vllm_itself() -> None:
+    """Each argument that ends in a field of one of its configuration classes, and the fields of these."""
+    vllm_config = pytest.importorskip("vllm.config")
+    facts = default_facts()
+    classes: dict[str, Any] = {name: kind for name, kind in vars(vllm_config).items() if dataclasses.is_dataclass(kind)}
+    if installed_version() != facts.version:
+        pytest.skip("the facts of other versions are of an earlier form")
+    wrong = []
+    homes: dict[str, list[Any]] = {}
+    for name, kind in classes.items():
+        for one in dataclasses.fields(kind) if name not in BECOMES.values() else ():
+            homes.setdefault(one.name, []).append(kind)
+    checked = 0
+    for name in facts.engine_args.keys() & homes.keys() - RESERVED_ENGINE_KEYS.keys():
+        for value in SAMPLES:
+            if any(argument_findings(facts, {name: value}, ())):
+                checked += 1
+                if not any(refusals(kind, name, value) for kind in homes[name]):
+                    wrong.append((name, value))
+    given_as = {kind: argument for argument, kind in BECOMES.items()}
+    for name, fields in facts.config_classes.items():
+        named_by = (one for one, text in facts.engine_args.items() if name in named(text))
+        argument = given_as.get(name) or next(named_by)
+        for field in fields:
+            for value in SAMPLES:
+                if any(argument_findings(facts, {argument: {field: value}}, ())):
+                    checked += 1
+                    if not refusals(classes[name], field, value):
+                        wrong.append((f"{name}.{field}", value))
+    assert checked > 500
+    assert not wrong, str(wrong)

@@ -1,6 +1,9 @@
 """Which replicas gateways may send requests to. Pure."""
 
-from ebbtide.client.messages import ReplicaPhase, RoutingTable, SeatRoute
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ebbtide.client.messages import ReplicaPhase, RoutingTable, SeatRoute, Unavailable
 from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import SeatState
 from ebbtide_autoscaler.core.observe.observation import Observation
@@ -27,9 +30,15 @@ def routes(state: PoolState, seen: Observation) -> dict[str, tuple[SeatRoute, ..
     return {name: tuple(seats) for name, seats in table.items()}
 
 
-def next_routes(last: RoutingTable, state: PoolState, seen: Observation, epoch: int) -> RoutingTable:
+def next_routes(
+    last: RoutingTable,
+    state: PoolState,
+    seen: Observation,
+    epoch: int,
+    unavailable: Mapping[str, Unavailable] = MappingProxyType({}),
+) -> RoutingTable:
     """``last`` while it still holds, else a new one; versions of a later epoch are higher than all before."""
     found = routes(state, seen)
-    if last.version and found == dict(last.endpoints):
+    if last.version and found == dict(last.endpoints) and unavailable == last.unavailable:
         return last
-    return RoutingTable(epoch * 1_000_000 + last.version % 1_000_000 + 1, found)
+    return RoutingTable(epoch * 1_000_000 + last.version % 1_000_000 + 1, found, dict(unavailable))

@@ -14,6 +14,7 @@ from ebbtide_autoscaler.core.observe.warm_facts import parks
 
 LANDS = frozenset({SeatState.PLACING, SeatState.STARTING})
 MOST_WHY = 200  # characters of a reason: a replica's word goes into the ledger
+MOST_CAUSE = 400  # of a failure: it is cut by who tells it, and must be whole
 
 
 def facts(state: PoolState, seen: Observation, now_s: float, limits: Limits) -> Iterator[Body]:
@@ -115,7 +116,7 @@ def _next(
 
 def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, limits: Limits) -> Body | None:
     if report is not None and report.error:
-        return SeatStopped(seat.id, f"its replica failed to start: {report.error[:500]}")
+        return SeatStopped(seat.id, f"it did not start: {_cause(report.error)}")
     # guard: a replica that dies while it starts is given up
     if report is not None and seat.replica and report.replica != seat.replica:
         return SeatStopped(seat.id, "its replica died while it started")
@@ -135,6 +136,11 @@ def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, l
     return None
 
 
+def _cause(said: str) -> str:
+    """One line of what a replica says of its failure."""
+    return next((line.strip() for line in said.splitlines() if line.strip()), said)[:MOST_CAUSE]
+
+
 def _ready(
     seat: SeatRecord, report: ReplicaReport | None, seen: Observation, now_s: float, limits: Limits
 ) -> Body | None:
@@ -150,8 +156,8 @@ def _ready(
         return None
     # guard: a replica that dies again soon gives its slots back
     if seat.failures and not is_sound(seat, now_s):  # its slots are of more use elsewhere until the next try
-        return SeatStopped(seat.id, f"it died again soon after it was ready: {why[:500]}")
-    return SeatDied(seat.id, why[:500])
+        return SeatStopped(seat.id, f"it died again soon after it was ready: {_cause(why)}")
+    return SeatDied(seat.id, _cause(why))
 
 
 def _draining(state: PoolState, seat: SeatRecord, seen: Observation, now_s: float, limits: Limits) -> Body | None:

@@ -89,15 +89,16 @@ def _lack(line: _Line, plan: Plan) -> None:
     state = plan.state
     target, found, seats = line.target, line.found, line.left()
     if len(seats) < target.replicas - line.have:
-        why = found.story() if found.failures else "all its seats are taken"
-        plan.waits.append((target.endpoint, f"{target.reason}; {why}"))
+        # A cause comes first: a line that is cut must still have it.
+        known = (found.story(), target.reason) if found.failures else (target.reason, "all its seats are taken")
+        plan.waits.append((target.endpoint, "; ".join(known)))
     if not seats:
         return
     count = state.endpoints[target.endpoint].spec.slots_per_replica
     # guard: jobs step aside for a failing seat less and less often
     if found.disturb_in_s and not plan.free.fits(count):
         no_job = f"no job steps aside for it within the next {found.disturb_in_s:.0f} s"
-        why = f"{target.reason}; {found.story()} when a slot is free, {no_job}"
+        why = f"{found.story()}; when a slot is free, {no_job}; {target.reason}"
         plan.waits += [(seat, why) for seat in seats]
         return
     plan.denied.append(target.endpoint)

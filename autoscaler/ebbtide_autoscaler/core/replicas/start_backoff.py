@@ -16,6 +16,7 @@ from ebbtide.pool.plural import many
 from ebbtide.pool.state import PoolState, SeatRecord
 from ebbtide.pool.transitions import SeatState
 
+MOST_WHY = 350  # characters of a cause; what an engine says is cut after 300
 DISTURB_MAX_S = 600.0  # longest wait before a job steps aside for it: some seconds lost, so 1 % of its time at most
 
 
@@ -28,17 +29,24 @@ class StartAttempts:
     disturb_in_s: float = 0.0  # until a job may be asked to step aside for them; 0: at once
     failures: int = 0  # in a row, of the revision in force
     why: str = ""  # the last of these failures
+    last: SeatRecord | None = None  # whose that was
 
     def story(self) -> str:
         """What has failed, and when it is tried again, for a person."""
         when = f"the next try is in {self.wait_s:.0f} s" if self.wait_s else "it is tried again"
-        return f"its start failed {many(self.failures, 'time')} in a row ({self.why[:200]}); {when}"
+        more = f"; more: ebbtide logs {self.last.id}" if self.last is not None else ""
+        return f"its start failed {many(self.failures, 'time')} in a row: {self.why[:MOST_WHY]}; {when}{more}"
 
 
 def refresh_lookups(state: PoolState) -> None:
     """Look at what ``start_attempts`` asks for: see ``warm_pool.refresh_lookups``."""
     _taken(state.seats)
     _failed(state.seats)
+
+
+def failing_endpoints(state: PoolState) -> tuple[EndpointName, ...]:
+    """Endpoints with a seat whose last replica failed, however long ago that was."""
+    return tuple(name for name in _failed(state.seats) if name in state.endpoints)
 
 
 def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit: int) -> StartAttempts:
@@ -59,7 +67,7 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
             seat.id: left for seat in failing if (left := _left_s(now_s, seat.since_s, seat.failures, BACKOFF_MAX_S))
         }
         free = tuple(name for name in cold if name not in held)
-        return StartAttempts(free, min(held.values(), default=0.0), 0.0, last.failures, last.last_error)
+        return StartAttempts(free, min(held.values(), default=0.0), 0.0, last.failures, last.last_error, last)
     wait_s = _left_s(now_s, last.since_s, count, BACKOFF_MAX_S)
     disturb_in_s = _left_s(now_s, last.since_s, count, DISTURB_MAX_S)
     trying = any(seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.STOPPING) for seat in known.values())
@@ -73,7 +81,7 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
         )
         else (best,)
     )
-    return StartAttempts(may, wait_s, disturb_in_s, count, last.last_error)
+    return StartAttempts(may, wait_s, disturb_in_s, count, last.last_error, last)
 
 
 @group_by(order=number_of)

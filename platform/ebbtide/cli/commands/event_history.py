@@ -147,10 +147,18 @@ def _follow(directory: Path, subject: str | None, shown: list[IndexedRecord], as
 @SHARED_DIR
 @json_option
 def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_json: bool) -> None:
-    """Explain the state of SUBJECT (a slot, job, endpoint or seat): what was decided about it, and why."""
+    """Explain the state of SUBJECT (a slot, job, endpoint or seat): what was decided about it, and why.
+
+    SUBJECT may be the id of an event, too, as `ebbtide events` prints it and a client is told when a model does not
+    start.
+    """
     with closing(_index(_pool(pool, shared_dir))) as index:
-        name = _resolve(index, subject)
-        found = index.events(limit=limit, subject=name, types=SHOWN)
+        one = index.record(subject)
+        if one is not None and one.type in SHOWN:
+            name, found = _about(one), [one]
+        else:
+            name = _resolve(index, subject)
+            found = index.events(limit=limit, subject=name, types=SHOWN)
         waits = index.events(limit=1, types=("waits",))
         chains = {record.id: index.chain(record.id)[1:] for record in found}
     waiting = waits[-1].payload.get("waits") if waits else None
@@ -183,6 +191,13 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
 def _body(record: IndexedRecord) -> dict[str, Any]:
     body: Any = record.payload["body"]
     return body if isinstance(body, dict) else {}
+
+
+def _about(record: IndexedRecord) -> str:
+    """The job or endpoint that an event is about; empty if it is about something else."""
+    body: Any = record.payload["body"]
+    seat, _, _ = str(body.get("seat", "")).rpartition("/")
+    return seat or str(body.get("job", ""))
 
 
 def _tell(record: IndexedRecord, indent: str) -> None:

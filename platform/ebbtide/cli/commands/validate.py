@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from ebbtide.cli.terminal.errors import BadInput
-from ebbtide.cli.terminal.output import json_option, print_json, print_problems
+from ebbtide.cli.terminal.output import json_option, print_json, print_problems, warn
 from ebbtide.config.checks.hub_models import hub_models
 from ebbtide.config.checks.machine_checks import world_problems
-from ebbtide.config.errors import ConfigErrors, ConfigProblem
+from ebbtide.config.checks.room_checks import Look, room_problems
+from ebbtide.config.errors import ConfigErrors, ConfigProblem, ordered
 from ebbtide.config.loading.pool_file_loader import LoadedFile, load_file
 
 
@@ -21,13 +22,15 @@ from ebbtide.config.loading.pool_file_loader import LoadedFile, load_file
 def validate(ctx: click.Context, *, file: Path, offline: bool, as_json: bool) -> None:
     """Check FILE and everything it names; change nothing.
 
+    Engine arguments are checked against the vLLM that is installed here; with --offline, and where none is, against the
+    version that ebbtide installs by default.
+
     Prints each problem as file:line:column. Exit code 2 when there is one.
     """
-    problems: tuple[ConfigProblem, ...] = ()
     try:
         loaded = load_file(file)
-        if not offline:
-            problems = (*world_problems(loaded, environ=os.environ), *_absent_models(loaded))
+        found = [] if offline else [*world_problems(loaded, environ=os.environ), *_absent_models(loaded)]
+        problems = ordered([*found, *room_problems(loaded, Look(offline=offline, note=warn))])
     except ConfigErrors as error:
         problems = error.problems
     if as_json:

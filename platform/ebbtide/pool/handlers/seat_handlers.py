@@ -157,7 +157,7 @@ def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
     moved = replace(move_seat(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
     # guard: a replica that was asked to leave has not failed
     if record.state is SeatState.READY:  # it did all that was asked of it, however short the tide was
-        moved = replace(moved, failures=0, last_error="")
+        moved = replace(moved, failures=0, last_error="", failure=None)
     return put_seat(_give_back(state, record, event.at_s), moved)
 
 
@@ -174,8 +174,9 @@ def is_sound(record: SeatRecord, now_s: float) -> bool:
     )
 
 
-def _failed(before: SeatRecord, after: SeatRecord, why: str, at_s: float) -> SeatRecord:
-    return replace(after, failures=1 if is_sound(before, at_s) else before.failures + 1, last_error=why)
+def _failed(before: SeatRecord, after: SeatRecord, why: str, event: Event) -> SeatRecord:
+    failures = 1 if is_sound(before, event.at_s) else before.failures + 1
+    return replace(after, failures=failures, last_error=why, failure=event.id)
 
 
 def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
@@ -186,7 +187,7 @@ def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
         )
     moved = move_seat(record, SeatState.STARTING, event.at_s)
     moved = replace(moved, granted_s=event.at_s, replica="")  # its successor has not been heard yet
-    return put_seat(state, _failed(record, moved, body.why, event.at_s))
+    return put_seat(state, _failed(record, moved, body.why, event))
 
 
 def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
@@ -207,7 +208,7 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
         and not node_died  # guard: a dead node is no failure of its replica
         and body.failed  # guard: a landing in the wrong place is no failure of the replica
     ):
-        moved = _failed(record, moved, body.why, event.at_s)
+        moved = _failed(record, moved, body.why, event)
     return put_seat(_give_back(state, record, event.at_s), moved)
 
 

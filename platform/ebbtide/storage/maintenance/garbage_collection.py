@@ -72,7 +72,7 @@ def survey(ports: StorePorts, *, judge: bool = True) -> Survey:
         TransferFailed: something cannot be looked at; nothing may be removed then.
     """
     paths, now_s = ports.paths, filesystem_now_s(ports)
-    # guard: what is none of the store's own is not removed
+    # What is none of the store's own is not removed.
     trash = tuple(_aside(path, now_s) for path in set_aside(paths.trash))
     quarantine = tuple(_aside(path, now_s) for path in set_aside(paths.quarantine))
     work = tuple(
@@ -264,10 +264,10 @@ def _refs(ports: StorePorts) -> tuple[dict[ObjectId, tuple[str, ...]], tuple[str
         except NotPublished:
             continue
         except Misplaced as error:
-            if error.names is None:
-                bad.append(str(error))
-            else:  # guard: what a copy of a ref names stays
+            if error.names is not None:  # guard: what a copy of a ref names stays
                 named[error.names].append(f"{name}:{tag}, a copy of another name")
+            else:
+                bad.append(str(error))
             continue
         except (Corrupt, Refused) as error:
             bad.append(str(error))  # guard: a bad ref is told to the plan

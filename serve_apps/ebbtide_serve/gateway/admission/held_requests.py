@@ -19,7 +19,7 @@ from ebbtide.client.messages import RoutingTable, SeatRoute
 from ebbtide_serve.gateway.admission.fair_queue import FairQueue, Waiter
 from ebbtide_serve.gateway.admission.routing_table import Routes
 from ebbtide_serve.gateway.clock import Clock
-from ebbtide_serve.gateway.errors import Refusal, model_not_found, too_busy
+from ebbtide_serve.gateway.errors import Refusal, endpoint_unavailable, model_not_found, too_busy
 
 RETRY_MARGIN_S = 0.01  # after a shun ends, so that the look at the clock comes surely later than the end
 
@@ -67,8 +67,8 @@ class Hold:
         """Wait for a place at a seat. ``again``: it had one, which was lost; it comes first and is always taken.
 
         Raises:
-            Refusal: 429 with Retry-After, when there is no room or the wait took too long; 404, when nobody will ever
-                serve the endpoint again.
+            Refusal: 429 with Retry-After, when there is no room or the wait took too long; 503 with Retry-After, when
+                its starts have failed; 404, when nobody will ever serve the endpoint again.
         """
         line = self._lines.setdefault(endpoint, FairQueue())
         if (
@@ -82,6 +82,9 @@ class Hold:
                 return Seated(seat, 0.0)
         if self._served is not None and endpoint not in self._served:
             raise model_not_found(endpoint)
+        refusal = self._unavailable(endpoint)
+        if refusal is not None:  # guard: a request for an endpoint that does not start is answered at once
+            raise refusal
         self._note_lack()
         if not again:  # guard: a request that lost its seat is held even when the room is full
             self._make_room(endpoint, key, size_bytes)
@@ -120,21 +123,36 @@ class Hold:
         asyncio.get_running_loop().call_later(for_s + RETRY_MARGIN_S, self._serve_line, endpoint)
 
     def adopt(self, table: RoutingTable) -> None:
-        """Obey ``table``; wake who can be served now."""
+        """Obey ``table``; wake who can be served now, and who waits for an endpoint that does not start."""
         if self._routes.adopt(table):
             for endpoint in list(self._lines):
                 self._serve_line(endpoint)
+                self._give_up(endpoint)
 
     def serve_only(self, endpoints: Iterable[str]) -> None:
         """Refuse whoever waits for another endpoint, at once: no replica of it will ever be ready."""
         self._served = frozenset(endpoints)
         for endpoint, line in self._lines.items():
-            if endpoint in self._served:
-                continue
-            for waiter in list(line):
-                self._leave(line, waiter)
-                if not waiter.seat.done():
-                    waiter.seat.set_exception(model_not_found(endpoint))
+            if endpoint not in self._served:
+                self._refuse_all(line, model_not_found(endpoint))
+
+    def _unavailable(self, endpoint: str) -> Refusal | None:
+        found = self._routes.unavailable(endpoint)
+        if found is None:
+            return None
+        return endpoint_unavailable(endpoint, found.failure, found.again_s - self._clock.epoch_s())
+
+    def _give_up(self, endpoint: str) -> None:
+        """Answer whoever waits for an endpoint that does not start."""
+        refusal = self._unavailable(endpoint)
+        if refusal is not None:
+            self._refuse_all(self._lines[endpoint], refusal)
+
+    def _refuse_all(self, line: FairQueue, refusal: Refusal) -> None:
+        for waiter in list(line):
+            self._leave(line, waiter)
+            if not waiter.seat.done():
+                waiter.seat.set_exception(refusal)
 
     def held(self, endpoint: str) -> int:
         """Requests in the line."""

@@ -5,8 +5,12 @@ whose count is 0 can never get a request again: that is what a drain waits for (
 A seat that did not answer is shunned for a moment, since the arbiter may learn of its death later than we do.
 """
 
-from ebbtide.client.messages import RoutingTable, SeatRoute
+import logging
+
+from ebbtide.client.messages import RoutingTable, SeatRoute, Unavailable
 from ebbtide_serve.gateway.clock import Clock
+
+_log = logging.getLogger(__name__)
 
 
 class Routes:
@@ -30,6 +34,10 @@ class Routes:
         """Obey ``table`` from this instant on. Returns whether anything changed."""
         if table == self._table:
             return False
+        for name, one in table.unavailable.items():
+            before = self._table.unavailable.get(name)
+            if before is None or before.failure != one.failure:
+                _log.warning("%s does not start: its requests get 503; ebbtide why %s", name, one.failure or name)
         self._table = table  # guard: requests go where the table says; a seat that left the table gets nothing new
         known = {seat for seats in table.endpoints.values() for seat in seats}
         # guard: what is known of a replica goes when it has left the table
@@ -40,6 +48,13 @@ class Routes:
     def has_replica(self, endpoint: str) -> bool:
         """Whether any seat is ready, busy or not."""
         return bool(self._usable(endpoint))
+
+    def unavailable(self, endpoint: str) -> Unavailable | None:
+        """Why no replica is to be waited for; None: one is there, or may be soon."""
+        found = self._table.unavailable.get(endpoint)
+        # guard: an endpoint whose next start is due is waited for, though no newer table has come
+        is_over = found is not None and self._clock.epoch_s() >= found.again_s
+        return None if is_over or self.has_replica(endpoint) else found
 
     def seats(self, endpoint: str) -> int:
         """How many seats the table offers, shunned ones included."""

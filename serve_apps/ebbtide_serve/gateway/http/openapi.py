@@ -26,7 +26,7 @@ _MEANINGS = {
     431: "Headers too many or too large.",
     500: "The engine failed.",
     502: "Replicas were lost with this request.",
-    503: "The gateway stops, has just started, or has too many connections; see Retry-After.",
+    503: "The gateway stops, has just started, has too many connections, or the model does not start; see Retry-After.",
     504: "The answer took too long.",
 }
 _RETRY_AFTER = {"retry-after": {"description": "Seconds to wait.", "schema": {"type": "integer"}, "required": True}}

@@ -22,7 +22,7 @@ from ebbtide.pool.events import (
 from ebbtide.pool.ids import NodeId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.observation import Limits, Observation, Timestamped
-from ebbtide_autoscaler.core.observe.seat_facts import MOST_WHY, facts
+from ebbtide_autoscaler.core.observe.seat_facts import MOST_CAUSE, MOST_WHY, facts
 from tests.builders.policy import S0, SEAT0, a_pool, fold
 
 LIMITS = Limits(placement_timeout_s=15.0, start_timeout_s=40.0, gang_timeout_s=50.0, silence_s=10.0)
@@ -104,6 +104,19 @@ def test_a_seat_is_ready_when_this_very_replica_answers() -> None:
     assert follow(STARTING, report(), heard_s=-0.5) == [], "it said so before it landed here"
     assert types(follow(STARTING, report(replica="b"))) == [SeatStopped], "the one that landed has died"
     assert types(follow(STARTING, report(ReplicaPhase.STARTING, error="out of memory"))) == [SeatStopped]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("out of memory", "it did not start: out of memory"),
+        ("\n  vLLM: KeyError: 'x'\nTraceback\nmore", "it did not start: vLLM: KeyError: 'x'"),
+        ("x" * 1000, f"it did not start: {'x' * MOST_CAUSE}"),
+    ],
+)
+def test_why_a_start_failed_is_one_line(said: str, why: str) -> None:
+    (stopped,) = follow(STARTING, report(ReplicaPhase.STARTING, error=said))
+    assert isinstance(stopped, SeatStopped) and stopped.why == why
 
 
 def test_a_seat_that_is_ready_tells_how_its_ranks_got_their_weights() -> None:

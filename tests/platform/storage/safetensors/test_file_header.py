@@ -112,7 +112,7 @@ BAD: dict[str, bytes] = {
 
 @pytest.mark.proves(
     "a lone surrogate in a header is no text",
-    "a name stands in a header once",
+    "a tensor's name stands in a header once",
     "a shape is no product of huge numbers",
     "a tensor file's header ends within the file",
     "a tensor's bytes fit its type and shape",

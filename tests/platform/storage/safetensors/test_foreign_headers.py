@@ -105,7 +105,7 @@ def test_what_the_reference_reads_is_read(header: str, tmp_path: Path) -> None:
     "a header is not nested deeper than the reference reads",
     "a number in a header is finite",
     "a tensor has one type, one shape and one place",
-    "a name stands in a header once",
+    "a tensor's name stands in a header once",
 )
 @pytest.mark.parametrize("header", REFUSED.values(), ids=REFUSED)
 def test_what_the_reference_refuses_is_refused(header: str | bytes) -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ebbtide.client.messages import RoutingTable, SeatRoute
+from ebbtide.client.messages import RoutingTable, SeatRoute, Unavailable
 from ebbtide_serve.gateway.admission.held_requests import Hold, HoldLimits, Seated
 from ebbtide_serve.gateway.admission.routing_table import Routes
-from ebbtide_serve.gateway.clock import SystemClock
+from ebbtide_serve.gateway.clock import Clock, SystemClock
 from ebbtide_serve.gateway.errors import Refusal
 from tests.examples import examples
 
@@ -240,3 +240,71 @@ async def test_who_waits_for_an_endpoint_that_goes_hears_so_at_once_and_nobody_e
     assert (await hold.seat("m", 1)).seat == SEATS[0]
     other.cancel()
     await _settle()
+
+
+def unavailable(clock: Clock, again_in_s: float, failure: str = "3.14") -> dict[str, Unavailable]:
+    return {"m": Unavailable(failure, clock.epoch_s() + again_in_s)}
+
+
+@pytest.mark.proves(
+    "a request for an endpoint that does not start is answered at once",
+    "a refusal of an endpoint says when it is tried again",
+)
+async def test_who_waits_or_comes_while_an_endpoint_does_not_start_hears_so_at_once() -> None:
+    clock = SetClock()
+    hold = Hold(Routes(clock, 1), LIMITS, clock)
+    waiting = [asyncio.create_task(hold.seat("m", 1, again=again)) for again in (False, True)]
+    other = asyncio.create_task(hold.seat("other", 1))
+    await _settle()
+    hold.adopt(RoutingTable(1, {"m": ()}, unavailable(clock, 7.2)))
+    await _settle()
+    refusals = [task.exception() for task in waiting]
+    with pytest.raises(Refusal) as late:
+        await hold.seat("m", 1)
+    for refusal in (*refusals, late.value):
+        assert isinstance(refusal, Refusal) and refusal.status == 503
+        assert (refusal.kind, refusal.code, refusal.headers) == (
+            "endpoint_unavailable",
+            "start_failed",
+            {"retry-after": "8"},
+        )
+        assert refusal.message.endswith("Tell whoever operates it the id 3.14.")
+    assert (hold.held("m"), hold.held_bytes("m"), hold.held("other")) == (0, 0, 1)
+    other.cancel()
+    await _settle()
+
+
+@pytest.mark.proves("an endpoint whose next start is due is waited for, though no newer table has come")
+async def test_from_the_next_try_on_requests_are_held_again_also_without_an_arbiter() -> None:
+    clock = SetClock()
+    hold = Hold(Routes(clock, 1), LIMITS, clock)
+    hold.adopt(RoutingTable(1, {"m": ()}, unavailable(clock, 7.0)))
+    clock.now_s += 7.0
+    held = asyncio.create_task(hold.seat("m", 1))
+    await _settle()
+    assert hold.held("m") == 1
+    hold.adopt(RoutingTable(2, {"m": (SEATS[0],)}))
+    assert (await asyncio.wait_for(held, 5)).seat == SEATS[0]
+
+
+async def test_a_replica_that_is_ready_counts_more_than_an_earlier_failure() -> None:
+    clock = SetClock()
+    hold = Hold(Routes(clock, 1), LIMITS, clock)
+    hold.adopt(RoutingTable(1, {"m": (SEATS[0],)}, unavailable(clock, 7.0)))
+    running = await hold.seat("m", 1)
+    waiting = asyncio.create_task(hold.seat("m", 1))
+    await _settle()
+    assert hold.held("m") == 1
+    hold.release("m", running.seat)
+    assert (await asyncio.wait_for(waiting, 5)).seat == SEATS[0]
+
+
+async def test_each_failure_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SetClock()
+    routes = Routes(clock, 1)
+    for version, failure in enumerate(("3.14", "3.14", "3.20")):
+        routes.adopt(RoutingTable(version, {"m": ()}, unavailable(clock, 7.0 + version, failure)))
+    assert [record.getMessage().rpartition("; ")[2] for record in caplog.records] == [
+        "ebbtide why 3.14",
+        "ebbtide why 3.20",
+    ]
