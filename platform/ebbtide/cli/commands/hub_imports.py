@@ -5,7 +5,7 @@ from dataclasses import replace
 import click
 
 from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, open_store
-from ebbtide.cli.commands.shown_import import import_shown, told_import
+from ebbtide.cli.commands.shown_import import checked_source, import_shown, told_import
 from ebbtide.cli.terminal.output import warn
 from ebbtide.config.checks.hub_models import HubModel, hub_models
 from ebbtide.config.errors import ConfigProblem
@@ -33,7 +33,7 @@ def missing_problems(loaded: LoadedFile) -> list[ConfigProblem]:
 
 def _finding(one: HubModel, loaded: LoadedFile) -> Finding:
     is_none = f"there is no directory {one.directory}, and " if one.directory is not None else ""
-    remedy = f"import it once: {one.command(loaded.path)} (or at the start: ebbtide up {loaded.path} --import)"
+    remedy = f"import it once: {one.command(loaded.path)}; or at the start: ebbtide up {loaded.path} --import"
     what = f"{is_none}the pool's store has no model {one.id.stored}"
     return Finding(("endpoints", one.endpoint, "model"), what, remedy)
 
@@ -51,7 +51,7 @@ def bring_in(loaded: LoadedFile, *, quiet: bool) -> None:
     for one in wanted:
         if not quiet:
             click.echo(f"importing {one.url} as {one.stored}", err=True)
-        done = import_shown(store, one.url, one.name, one.tag, quiet=quiet)
+        done = import_shown(store, checked_source(one.url), one.name, one.tag, quiet=quiet)
         for note in done.notes:
             warn(note)
         if not quiet:

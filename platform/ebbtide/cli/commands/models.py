@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from ebbtide.cli.commands.model_maintenance import gc, repair, verify
 from ebbtide.cli.commands.model_store import StoreOptions, as_command_error, complete_models, open_store, store_options
-from ebbtide.cli.commands.shown_import import import_shown, told_import
+from ebbtide.cli.commands.shown_import import checked_source, import_shown, told_import
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.output import json_option, print_json, print_table, warn
 from ebbtide.cli.terminal.transfer_bar import TransferBar
@@ -41,8 +41,9 @@ def import_(*, source: str, name: str | None, tag: str, where: StoreOptions, as_
     the same time, one copies and all get the result. What was copied is kept when this is stopped or killed: the same
     command goes on with it.
     """
+    opened = checked_source(source)
     store = open_store(where, make=True, kind=TrafficClass.PREFETCH)
-    done = import_shown(store, source, name, tag, quiet=as_json)
+    done = import_shown(store, opened, name, tag, quiet=as_json)
     if as_json:
         facts = {key: value for key, value in asdict(done).items() if key not in ("how", "seconds")}
         print_json({"how": done.how.value, **facts, "took_s": done.seconds})

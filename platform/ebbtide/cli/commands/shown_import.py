@@ -3,16 +3,19 @@
 from rich.filesize import decimal
 
 from ebbtide.cli.commands.model_store import as_command_error
-from ebbtide.cli.terminal.errors import CommandFailed
+from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.transfer_bar import TransferBar
+from ebbtide.config.sections.scalars import HUB
 from ebbtide.storage.models.importer.import_progress import ImportProgress
 from ebbtide.storage.models.importer.import_terms import How, Imported
 from ebbtide.storage.models.importer.model_import import import_model
 from ebbtide.storage.models.registry.model_names import SHORT_ID, check_is_free, default_name
+from ebbtide.storage.models.sources.source import Source
 from ebbtide.storage.models.sources.source_factory import open_source
 from ebbtide.storage.names import ref_name
 from ebbtide.storage.names import tag as checked_tag
 from ebbtide.storage.objects.object_store import ObjectStore
+from ebbtide.storage.remote.urls import local_path
 from ebbtide.system.interrupts import terminated_is_interrupted
 
 _HOW = {
@@ -23,12 +26,28 @@ _HOW = {
 }
 
 
-def import_shown(store: ObjectStore, source: str, name: str | None, tag: str, *, quiet: bool) -> Imported:
+def checked_source(text: str) -> Source:
+    """What a user named, looked at before anything is made for it.
+
+    Raises:
+        BadInput: it names no source, or a directory that is not there.
+    """
+    with as_command_error():
+        opened = open_source(text)
+    path = local_path(text)
+    if path is not None and not path.is_dir():
+        raise BadInput(f"{path} is no directory" if path.exists() else f"there is no directory {path}")
+    if text.startswith(HUB) and len(text.removeprefix(HUB).strip("/").split("/")) < 2:
+        raise BadInput(f"{text} names no model of the hub: write {HUB}org/name, or {HUB}org/name@revision")
+    return opened
+
+
+def import_shown(store: ObjectStore, opened: Source, name: str | None, tag: str, *, quiet: bool) -> Imported:
     """Bring a model in: a bar on a terminal, a line now and then elsewhere.
 
     Args:
         store: of the pool.
-        source: a directory or URL.
+        opened: where it comes from.
         name: what to call it; None: made of the source.
         tag: which of that name.
         quiet: no lines.
@@ -38,7 +57,6 @@ def import_shown(store: ObjectStore, source: str, name: str | None, tag: str, *,
         CommandFailed: it failed, or was stopped.
     """
     with as_command_error():
-        opened = open_source(source)
         ref = check_is_free(ref_name(default_name(opened.where) if name is None else name)), checked_tag(tag)
 
         def observe(progress: ImportProgress) -> None:

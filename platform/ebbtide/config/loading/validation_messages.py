@@ -34,6 +34,10 @@ PATTERNS = {
     "name": "a name starts with a small letter or digit and has at most 63 small letters, digits, '.', '_', '-'",
     "entrypoint": 'expected "module:function", such as "my_package.train:main"',
     "env": "expected the name of an environment variable",
+    "at": 'expected a time of day, such as "09:00" or "18:30"',
+    "engine_class": 'expected "module:Class", such as "my_package.engine:Engine"',
+    "sender": 'expected a mail address, such as "ebbtide@example.org"',
+    "webhook": 'expected an address such as "https://chat.example.org/hook"',
     "sha256": "expected 64 small hex digits; a secret itself is never written inline",
 }
 """What a text must look like, by the field whose pattern it missed."""
@@ -125,6 +129,9 @@ def _quoting(kind: str, value: object) -> str | None:
         return "put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?", value):
         return "leave out the quotes"
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        amount = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*[A-Za-z%]+\s*", value)
+        return f"write {amount[1]}, without a unit" if amount else None
     return None
 
 

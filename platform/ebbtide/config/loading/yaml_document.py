@@ -6,6 +6,7 @@ object. Aliases and merge keys (``<<``) work, within bounds, so that a small fil
 A date stays the text it was.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -82,7 +83,7 @@ def parse(text: str) -> Document:
         document.findings.append((Place(1, 1), Finding((), "brackets are nested too deep")))
     except MarkedYAMLError as error:
         place = _clamp(error, document.lines)
-        document.findings.append(_lookalike_near(text, place) or (place, Finding((), _syntax(error))))
+        document.findings.append(_lookalike_near(text, place) or (place, _syntax(error)))
     except ReaderError as error:
         before = text[: error.position]
         place = Place(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1)
@@ -214,9 +215,27 @@ def _lookalike_near(text: str, place: Place) -> tuple[Place, Finding] | None:
     return None
 
 
-def _syntax(error: MarkedYAMLError) -> str:
-    context = f" {error.context}" if error.context else ""
-    return f"not valid YAML: {error.problem or 'cannot be read'}{context}"
+REMEDIES = (
+    ("expected ',' or '}'", "is a { of this line or one before it not closed?"),
+    ("expected ',' or ']'", "is a [ of this line or one before it not closed?"),
+    ("mapping values are not allowed", "is the line indented as the one before it, and does its list begin with '- '?"),
+    (
+        "found undefined alias",
+        "an anchor of that name, &NAME, must stand before it; a text with a first * needs quotes",
+    ),
+    ("expected <block end>", "is it indented as the lines above it?"),
+    ("could not find expected ':'", "write a colon and a space behind the key"),
+    ("found unexpected end of stream", "is a quotation mark not closed?"),
+    ("found character", "a text that begins so needs quotes"),
+)
+"""What was probably meant, by how the parser's own sentence begins."""
+
+
+def _syntax(error: MarkedYAMLError) -> Finding:
+    problem = error.problem or "cannot be read"
+    remedy = next((remedy for begins, remedy in REMEDIES if problem.startswith(begins)), None)
+    told = re.sub(r", but got '<[^']*>'$", "", problem)  # the parser's own words for its tokens tell a user nothing
+    return Finding((), f"not valid YAML: {told}" + (f" {error.context}" if error.context else ""), remedy)
 
 
 def as_mapping(value: object) -> Mapping[str, object]:

@@ -25,7 +25,9 @@ def read_text(path: Path) -> str:
         # Half a character at the cut end must not hide that.
         return content.decode("utf-8-sig", errors="strict" if len(content) <= MAX_BYTES else "replace")
     except OSError as error:
-        raise ConfigErrors([problem(path, Place(1, 1), Finding((), f"cannot be read: {error.strerror}"))]) from error
+        hint = f"`ebbtide init {path}` writes one" if isinstance(error, FileNotFoundError) else None
+        found = Finding((), f"cannot be read: {error.strerror}", hint)
+        raise ConfigErrors([problem(path, Place(1, 1), found)]) from error
     except UnicodeDecodeError as error:
         raise ConfigErrors([problem(path, Place(1, 1), Finding((), f"is not UTF-8 text: {error.reason}"))]) from error
 

@@ -14,7 +14,8 @@ from ebbtide.config.sections.storage_section import StorageSection
 def _slots(value: object) -> object:
     if value == "all" or (type(value) is int and 1 <= value <= 2**53):
         return value
-    raise PydanticCustomError("slots", 'expected a whole number from 1, or "all"')
+    quoted = " (leave out the quotes)" if isinstance(value, str) and value.strip().isdigit() else ""
+    raise PydanticCustomError("slots", 'expected a whole number from 1, or "all"{quoted}', {"quoted": quoted})
 
 
 class PoolMode(StrEnum):

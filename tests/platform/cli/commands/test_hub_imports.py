@@ -62,13 +62,13 @@ def test_validate_gives_the_one_command_that_imports_it(text: str, file: Path) -
     stored, words = IDS[text]
     write(file, text)
     hint = the_hint(file)
-    assert f"ebbtide models import {words} --pool-file {file} " in hint
+    assert f"ebbtide models import {words} --pool-file {file};" in hint
     assert f"ebbtide up {file} --import" in hint
     done = CliRunner().invoke(cli, ["validate", str(file), "--offline"])
     assert done.exit_code == 0, "the file alone is right"
     # The words of the command but the source, which is no hub here.
     source = model(file.parent.parent / "source")
-    command = shlex.split(hint.partition("ebbtide ")[2].partition(" (")[0])
+    command = shlex.split(hint.partition("ebbtide ")[2].partition(";")[0])
     command[2] = str(source)
     assert CliRunner().invoke(cli, command).exit_code == 0
     assert validate(file).exit_code == 0
