@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from ebbtide.snapshot.driver.bounded_driver import BoundedDriver
 from ebbtide.snapshot.driver.no_driver import NoDriver
 from ebbtide.storage.errors import NoRoom
 from ebbtide.system.process import started_ticks
+from ebbtide.system.runtime_dir import helper_socket, runtime_dir
 from tests.platform.helper.edge_killer import workplace
 from tests.platform.helper.made_up import FREE_PID
 from tests.platform.helper.trees import Running, counting, helping, wait_until
@@ -50,13 +52,18 @@ def test_it_listens_where_the_pool_of_that_user_looks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ebbtide.helper"]
     nowhere = subprocess.run(command, capture_output=True, text=True, check=False)
     assert nowhere.returncode == 2 and "whose helper?" in nowhere.stderr
-    env = os.environ | {"TMPDIR": str(tmp_path)}
-    asked = [*command, "--pool", "night", "--peer-uid", "4242"]
-    with subprocess.Popen(asked, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("ready")
-        assert (tmp_path / "ebbtide-4242" / "night" / "helper.sock").is_socket()
-        process.kill()
+    pool, user = f"h{os.getpid()}", 4242
+    asked = [*command, "--pool", pool, "--peer-uid", str(user)]
+    try:
+        with subprocess.Popen(asked, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline().startswith("ready")
+                assert helper_socket(pool, user).is_socket()
+            finally:
+                process.kill()
+    finally:
+        shutil.rmtree(runtime_dir(pool, user), ignore_errors=True)
 
 
 def send(path: Path, raw: bytes, *, finish: bool = True) -> dict[str, Any]:

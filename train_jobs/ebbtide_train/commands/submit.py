@@ -18,7 +18,9 @@ from ebbtide.config.checks.machine_checks import world_problems
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
+from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.arbiter_client.state_lines import aside_lines, first_line, job_view
+from ebbtide_train.submission.cpu_room import cpu_fault
 from ebbtide_train.submission.job_selection import pick
 from ebbtide_train.submission.training_job import Standing, Submitted, failure, standing, submit, watch
 
@@ -56,6 +58,8 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
     view = job_view(link.call("status"), section.name)
     if view is not None and view["state"] != "ended":
         raise BadInput(f"job {section.name} is {view['state']} already: `ebbtide cancel {section.name}`, or rename it")
+    if fault := _lacks_cpus(section):
+        raise BadInput(fault)
     service = _service(record)
     aside = link.call("how_aside", section.spec())
     try:
@@ -76,6 +80,12 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
         print_json(_facts(submitted, now) | {"steps_aside": aside})
     if why:
         raise CommandFailed(why)
+
+
+def _lacks_cpus(section: JobSection) -> str:
+    import ray  # noqa: PLC0415 - joined by now; as above
+
+    return cpu_fault(section, ray.nodes()) if ray.is_initialized() else ""
 
 
 def _facts(submitted: Submitted, now: Standing | None) -> dict[str, Any]:
