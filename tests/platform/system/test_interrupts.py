@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +12,22 @@ import pytest
 from ebbtide.system.interrupts import terminated_is_interrupted, undisturbed
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANDLED_S = 10.0  # at once; a signal that another thread gets is handled at the next look of the main thread
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    """SIGHUP as a process has it that was not started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def wait() -> None:
+    """Until a signal is handled. Not `signal.pause`, which waits for ever if that was before."""
+    deadline_s = time.monotonic() + HANDLED_S
+    while time.monotonic() < deadline_s:
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", ALL)
@@ -17,7 +35,7 @@ def test_each_is_an_interrupt_and_what_was_before_comes_back(number: signal.Sign
     before = [signal.getsignal(one) for one in ALL]
     with pytest.raises(KeyboardInterrupt), terminated_is_interrupted():
         os.kill(os.getpid(), number)
-        signal.pause()
+        wait()
     assert [signal.getsignal(one) for one in ALL] == before
 
 
