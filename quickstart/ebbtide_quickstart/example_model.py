@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from ebbtide.cli.terminal.errors import CommandFailed
+from ebbtide_serve.vllm_versions.supported import other_builds
 
 MODULE = "ebbtide_serve.examples.tiny_model"
 MAKING_S = 300.0  # 8 s on 2 cores; a machine at its limit takes minutes
@@ -16,6 +17,8 @@ def make_example_model(folder: Path) -> None:
     Raises:
         CommandFailed: it cannot be made; the message ends with the reason.
     """
+    if fault := other_builds():
+        raise CommandFailed(fault)
     command = [sys.executable, "-m", MODULE, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAKING_S)
     if done.returncode:

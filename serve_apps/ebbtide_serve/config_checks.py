@@ -11,7 +11,7 @@ from ebbtide.config.finding import Finding
 from ebbtide.config.pool_file import PoolFile
 from ebbtide_serve.vllm_versions.engine_arguments import argument_findings
 from ebbtide_serve.vllm_versions.known_facts import all_facts, default_facts, facts_here
-from ebbtide_serve.vllm_versions.supported import installed_version, why_not
+from ebbtide_serve.vllm_versions.supported import installed_version, other_builds, why_not
 
 INSTALL = "pip install 'ebbtide[gpu]' (on a machine without GPUs: 'ebbtide[cpu]')"
 
@@ -45,4 +45,5 @@ def _refusal(config: PoolFile, look: Look) -> str:
     version = installed_version()
     if version is None:
         return f"no vLLM is installed on this machine: {INSTALL}" if look.starting else ""
-    return f"on this machine, {why_not(version)}" if why_not(version) else ""
+    refusal = why_not(version) or other_builds()
+    return f"on this machine, {refusal}" if refusal else ""

@@ -30,12 +30,7 @@ def why_not(version: str) -> str:
 
 def installed_version() -> str | None:
     """The version of vLLM in this environment; None if there is none."""
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    return next((version for name in DISTRIBUTIONS if (version := _version_of(name)) is not None), None)
 
 
 def check(version: str) -> tuple[int, int]:
@@ -48,3 +43,31 @@ def check(version: str) -> tuple[int, int]:
     if refusal or number is None:
         raise EngineFailed(refusal)
     return number
+
+
+NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec")  # by text models; vLLM's packages ask for them all the same
+
+
+def other_builds() -> str:
+    """Which packages here are built for another torch than the one that is installed, and what to do; empty: none are.
+
+    An index with CPU builds of torch alone gives these three as CUDA builds, and importing vLLM then ends with
+    "operator torchvision::nms does not exist". Builds say what they are by the local part of their version: ``+cpu``.
+    """
+    torch = _version_of("torch")
+    if torch is None or "+" not in torch:
+        return ""
+    build = torch.partition("+")[2]
+    found = {name: version for name in NOT_NEEDED if (version := _version_of(name)) is not None}
+    other = [f"{name} {version}" for name, version in found.items() if version.partition("+")[2] != build]
+    if not other:
+        return ""
+    remedy = f"pip uninstall -y {' '.join(found)} (no text model needs them)"
+    return f"{', '.join(other)} and torch {torch} are builds that do not go together, and vLLM cannot start: {remedy}"
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
