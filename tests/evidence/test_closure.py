@@ -61,11 +61,14 @@ def test_a_pool_has_its_processes() -> None:
     assert set(POOL) <= set(PROCESSES)
 
 
-# Started by name, and behind no result: `ebbtide doctor`, `probe`, the exactness checks of training, and `validate`.
+# Started by name, and behind no result: `ebbtide doctor`, `probe`, the exactness checks of training, `validate`, the example
+# model of `init`; and the package of commands that a registry names.
 APART = {
     "ebbtide.diagnostics.probe.rehearsal_child",
     "ebbtide.storage.device.gds_probe",
+    "ebbtide_serve.examples.tiny_model",
     "ebbtide_serve.vllm_versions.collect",
+    "ebbtide_train.commands",
     "ebbtide_train.verification.control_run",
     "ebbtide_train.verification.plain_training",
 }

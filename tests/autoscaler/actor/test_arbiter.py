@@ -42,8 +42,8 @@ def test_what_a_person_asked_for_is_in_the_record_of_the_status_before_the_answe
     ):
         getattr(arbiter, method)(*arguments)
         assert arbiter._record.written == number, method
-    with pytest.raises(ValueError, match="not frozen"):
-        arbiter.unfreeze()
+    with pytest.raises(ValueError, match="not in the pool"):
+        arbiter.drain_node("elsewhere", "r")
     assert arbiter._record.written == 4, "what is refused has changed nothing"
 
 

@@ -1,6 +1,5 @@
 """Before an engine and after it: the model from the store, caches of one's own, and what may fail without harm."""
 
-import contextlib
 import errno
 import json
 import os
@@ -22,7 +21,6 @@ from ebbtide.storage.leases.lease_subjects import of_object
 from ebbtide.storage.objects.manifest import Kind
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide.storage.objects.store_limits import leave_limits
-from ebbtide.storage.objects.store_paths import StorePaths
 from ebbtide_serve.compile_cache.cache_dir import own_directory
 from ebbtide_serve.engine.port import EngineSettings, EngineStats
 from ebbtide_serve.engine.start_report import StartReport
@@ -246,27 +244,17 @@ async def test_the_engine_is_asked_to_settle_with_the_store(store: ObjectStore, 
 
 
 @pytest.fixture
-def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A store of which a read does not come back before the test has ended, or after a long time."""
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A store that does not open before the test has ended, or for a long time."""
+    over = threading.Event()
     monkeypatch.setattr(pool_store, "STORE_ANSWERS_S", 0.5)
-    marker = tmp_path / "shared" / STORE / StorePaths(tmp_path).marker.name
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.unlink(missing_ok=True)
-    os.mkfifo(marker)
-
-    def let_go() -> None:
-        with contextlib.suppress(OSError):  # nobody reads
-            os.close(os.open(marker, os.O_WRONLY | os.O_NONBLOCK))
-
-    timer = threading.Timer(20.0, let_go)
-    timer.start()
-    yield marker
-    timer.cancel()
-    let_go()
+    monkeypatch.setattr(ObjectStore, "at", lambda *_args, **_options: over.wait(20))
+    yield
+    over.set()
 
 
 async def test_a_store_that_hangs_does_not_hang_the_start(
-    hung: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    hung: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, began_s = str(directory(tmp_path)), time.monotonic()
     for weights in ("flat", "engine"):
