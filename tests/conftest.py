@@ -1,6 +1,6 @@
 """For all tests: an interrupt interrupts, and tables that tests make are printed.
 
-A process that a shell starts in the background ignores SIGINT from birth. What a test prints in a worker of xdist is
+A process that a shell starts in the background ignores SIGINT from birth, one that nohup starts SIGHUP. What a test prints in a worker of xdist is
 lost; what it records (``record_property("table", text)``) comes with its report, and is shown at the end.
 
 What is collected stays until the end. The garbage collector would look through all of it again and again, while it is
@@ -29,6 +29,8 @@ hypothesis.settings.load_profile("unhurried")
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
