@@ -1,7 +1,8 @@
 """For all tests: an interrupt interrupts, and tables that tests make are printed.
 
-A process that a shell starts in the background ignores SIGINT from birth, one that nohup starts SIGHUP. What a test prints in a worker of xdist is
-lost; what it records (``record_property("table", text)``) comes with its report, and is shown at the end.
+A process that a shell starts in the background ignores SIGINT from birth, one that nohup starts SIGHUP. What a test
+prints in a worker of xdist is lost; what it records (``record_property("table", text)``) comes with its report, and is
+shown at the end.
 
 What is collected stays until the end. The garbage collector would look through all of it again and again, while it is
 made and in each test after it: so it rests meanwhile, and then leaves that alone.

@@ -27,7 +27,7 @@ jobs:
   - name: pretrain
     entrypoint: {entrypoint}  # module:function
     working_dir: {working_dir}  # goes to the workers as it is
-    args: {{steps: 10000}}  # what the function gets
+    args: {{steps: 100000}}  # what the function gets
     workers: {{min: 1, max: 8}}  # as many as there are free slots
     global_batch: 64  # samples of a step, at any number of workers
     micro_batch: 8  # of these at once on one GPU

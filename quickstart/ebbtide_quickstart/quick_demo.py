@@ -95,7 +95,7 @@ def play(folder: Path, say: Callable[[str], None]) -> Tide:
 def hasty(text: str) -> str:
     """The draft's file with what a short tide needs."""
     text = text.replace(ENGINE, ENGINE_HASTE, 1).replace("\njobs:\n", f"{ENDPOINT_HASTE}\njobs:\n", 1)
-    return text.rstrip("\n").replace("steps: 10000", "steps: 1000000") + f"\n{JOB_HASTE}{HASTE}"
+    return text.rstrip("\n").replace("steps: 100000", "steps: 1000000") + f"\n{JOB_HASTE}{HASTE}"
 
 
 def _one_tide(url: str, file: Path, tide: Tide, stage: Callable[[str], Any]) -> None:

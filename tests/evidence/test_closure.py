@@ -61,7 +61,7 @@ def test_a_pool_has_its_processes() -> None:
     assert set(POOL) <= set(PROCESSES)
 
 
-# Started by name, and behind no result: `ebbtide doctor`, `probe`, the exactness checks of training, `validate`, and the
+# Started by name, and behind no result: `ebbtide doctor`, `probe`, the exactness checks of training, `validate`, the
 # example model of `init`; and the package of commands that a registry names.
 APART = {
     "ebbtide.diagnostics.probe.rehearsal_child",

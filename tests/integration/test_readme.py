@@ -71,7 +71,8 @@ def test_a_newcomer_gets_an_answer_and_a_job_that_parks_and_resumes(tmp_path: Pa
     took_s = time.monotonic() - began_s
     print(done.stdout, done.stderr, f"{took_s:.0f} s")
     assert done.returncode == 0
-    answer = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"id"'))
+    told = next(line for line in done.stdout.splitlines() if line.startswith('{"id"'))
+    answer, _ = json.JSONDecoder().raw_decode(told)  # the next command's output follows on the line, as in a shell
     assert answer["usage"]["completion_tokens"] > 0
     assert re.search(r"job pretrain is parked in place after step \d+", done.stdout + done.stderr)
     assert re.search(r"job pretrain runs on \d slots?, \d+ steps done", done.stdout + done.stderr)

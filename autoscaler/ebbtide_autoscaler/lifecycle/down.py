@@ -27,8 +27,9 @@ def down(record: ClusterRecord, *, say: Callable[[str], None]) -> None:
         say(f"not left in order, the cluster is stopped all the same: {error}")
     ray.shutdown()
     if record.pids:
-        killed = local_cluster.stop(record) + end_left_behind(record)
-        say(f"Ray cluster stopped{f' ({killed} processes had to be killed)' if killed else ''}")
+        local_cluster.stop(record)
+        end_left_behind(record)
+        say("Ray cluster stopped")
     _let_go(record, say)
     forget_cluster(record.pool)
 

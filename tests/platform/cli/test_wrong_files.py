@@ -45,7 +45,7 @@ FILES: list[tuple[Sequence[Edit], str, str]] = [
     ),
     ([("  slots: all", "  slots: all\n  slots: 2")], "5:3", "the key 'slots' is given twice (first in line 4)"),
     (
-        [("args: {steps: 10000}", "args: *steps")],
+        [("args: {steps: 100000}", "args: *steps")],
         "20:11",
         "undefined alias 'steps' (an anchor of that name, &NAME, must",
     ),
@@ -55,7 +55,7 @@ FILES: list[tuple[Sequence[Edit], str, str]] = [
     ([("micro_batch: 8", "micro_batch: 100")], "23:18", "micro_batch is 100, more than global_batch, which is 64"),
     ([("train:train", "train.py")], "18:17", 'expected "module:function", such as "my_package.train:main"'),
     ([("train:train", "code/train:train")], "18:17", 'expected "module:function"'),
-    ([("args: {steps: 10000}", "args: [1000]")], "20:11", "expected a mapping (key: value), got a list"),
+    ([("args: {steps: 100000}", "args: [1000]")], "20:11", "expected a mapping (key: value), got a list"),
     ([("- name: pretrain", "- name: chat")], "17:11", "the name 'chat' is already taken by endpoints[0]"),
     (
         [("enforce_eager", "enforce_eagre")],

@@ -4,6 +4,8 @@ Ray 2.60 writes the dashboard's host:port there (``ray.dashboard.utils.ray_addre
 entry, but tries for 20 s where there is none).
 """
 
+import logging
+
 import ray
 from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_initialized
@@ -40,4 +42,5 @@ def job_service(url: str = "") -> JobSubmissionClient:
     """
     url = url or dashboard_url()
     reach_directly(url)
+    logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # it logs each upload
     return JobSubmissionClient(url)

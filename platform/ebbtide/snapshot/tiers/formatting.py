@@ -27,7 +27,9 @@ def rate(bytes_per_s: float) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """Seconds below two minutes, else minutes."""
+    """Seconds below two minutes, else minutes; what is shorter than a millisecond is said to be so."""
+    if duration_s < 1e-3:
+        return "< 1 ms"
     if duration_s < 0.095:
         return f"{duration_s * 1e3:.2g} ms"
     return f"{duration_s:.2g} s" if duration_s < 9.95 else _long(duration_s)
