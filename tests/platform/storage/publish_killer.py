@@ -11,35 +11,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.memory.buffer_pool import BufferPool
-from ebbtide.storage.posix.posix_transport import PosixTransport
-from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide.storage.transport.transport import Fill, Range
+from tests.platform.storage.counted_transport import CountedTransport
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.stores import CHUNK, publish_model, store_at
-
-
-class CountedTransport(PosixTransport):
-    """Counts each chunk that is written, and the end of each file, as a change."""
-
-    def __init__(self, calls: CountedCalls) -> None:
-        super().__init__(BufferPool(2, CHUNK), threads=1)  # its own: a pool does not live on in a forked process
-        self._counted = calls
-
-    def write(
-        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
-    ) -> TransferReport:
-        def counted(offset: int, memory: memoryview) -> None:
-            self._counted.at("chunk")
-            fill(offset, memory)
-
-        report = super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
-        self._counted.at("file")
-        return report
 
 
 def publish(root: Path, die_at: int) -> int:
@@ -50,7 +28,9 @@ def publish(root: Path, die_at: int) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     calls = CountedCalls(before)
-    publish_model(store_at(root, transport=CountedTransport(calls), disk=Disk(calls)), seed=7)
+    publish_model(
+        store_at(root, transport=CountedTransport(calls, BufferPool(2, CHUNK), end="file"), disk=Disk(calls)), seed=7
+    )
     return calls.count
 
 

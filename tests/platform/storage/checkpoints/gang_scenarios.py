@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,9 @@ from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix.posix_transport import PosixTransport
 from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide.storage.transport.transport import Fill, Range
+from ebbtide.storage.transport.transport import Fill
 from tests.platform.storage.checkpoints.runs import PIECE, CountedReads, make_run, make_transport, same
+from tests.platform.storage.counted_transport import CountedTransport
 from tests.platform.storage.failing_calls import CountedCalls
 
 
@@ -212,25 +212,6 @@ def load_alone(rank: int, world: int, root: str) -> int:
     return step
 
 
-class CountedTransport(PosixTransport):
-    """Counts each chunk that is written, and the end of each file, as a change."""
-
-    def __init__(self, calls: CountedCalls) -> None:
-        super().__init__(BufferPool(2, PIECE), threads=1)
-        self._counted = calls
-
-    def write(
-        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
-    ) -> TransferReport:
-        def counted(offset: int, memory: memoryview) -> None:
-            self._counted.at("chunk")
-            fill(offset, memory)
-
-        report = super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
-        self._counted.at("file")
-        return report
-
-
 def save_and_break(
     rank: int,
     world: int,
@@ -260,7 +241,7 @@ def save_and_break(
     meet(rank, world, rendezvous)
     state = sharded_state(step)
     calls = CountedCalls(breaks)
-    run = run_at(root, transport=CountedTransport(calls), disk=Disk(calls))
+    run = run_at(root, transport=CountedTransport(calls, BufferPool(2, PIECE), end="file"), disk=Disk(calls))
     outcome = "committed"
     try:
         save_together(state, run, at=CheckpointId(epoch, step))

@@ -14,37 +14,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from ebbtide.storage.checkpoints.run_directory.checkpoint_retention import Retention
 from ebbtide.storage.files.durable_files import Disk
 from ebbtide.storage.memory.buffer_pool import BufferPool
-from ebbtide.storage.posix.posix_transport import PosixTransport
-from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide.storage.transport.transport import Fill, Range
 from tests.platform.storage.checkpoints.runs import PIECE, leftovers, make_run, state_at, step_read
+from tests.platform.storage.counted_transport import CountedTransport
 from tests.platform.storage.failing_calls import CountedCalls
-
-
-class CountedTransport(PosixTransport):
-    """Counts each chunk that is written, and the end of each file, as a change."""
-
-    def __init__(self, calls: CountedCalls) -> None:
-        super().__init__(BufferPool(2, PIECE), threads=1)
-        self._counted = calls
-
-    def write(
-        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
-    ) -> TransferReport:
-        def counted(offset: int, memory: memoryview) -> None:
-            self._counted.at("chunk")
-            fill(offset, memory)
-
-        report = super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
-        self._counted.at("file")
-        return report
 
 
 def save(root: Path, step: int, *, die_at: int = 0) -> int:
@@ -55,7 +34,13 @@ def save(root: Path, step: int, *, die_at: int = 0) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     calls = CountedCalls(before)
-    run = make_run(root, transport=CountedTransport(calls), disk=Disk(calls), keep=Retention(1), grace_s=-1)
+    run = make_run(
+        root,
+        transport=CountedTransport(calls, BufferPool(2, PIECE), end="file"),
+        disk=Disk(calls),
+        keep=Retention(1),
+        grace_s=-1,
+    )
     run.save(state_at(step), epoch=step, step=step)
     run.settle()
     return calls.count

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,32 +27,10 @@ from ebbtide.storage.leases.lease_file import Record
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.models.importer.import_records import flights
 from ebbtide.storage.models.importer.import_terms import Imported
-from ebbtide.storage.posix.posix_transport import PosixTransport
-from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide.storage.transport.transport import Fill, Range
+from tests.platform.storage.counted_transport import CountedTransport
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.models.made import assert_same, bring, stored_arrays
 from tests.platform.storage.stores import CHUNK, store_at
-
-
-class CountedTransport(PosixTransport):
-    """Counts each chunk twice, before it is fetched and before it is written, and the end of each stretch."""
-
-    def __init__(self, calls: CountedCalls) -> None:
-        super().__init__(BufferPool(2, CHUNK), threads=1)  # its own: a pool does not live on in a forked process
-        self._counted = calls
-
-    def write(
-        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
-    ) -> TransferReport:
-        def counted(offset: int, memory: memoryview) -> None:
-            self._counted.at("fetch")
-            fill(offset, memory)
-            self._counted.at("chunk")
-
-        report = super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
-        self._counted.at("stretch")
-        return report
 
 
 def import_into(root: Path, source: Path, die_at: int) -> Imported:
@@ -64,7 +42,14 @@ def import_into(root: Path, source: Path, die_at: int) -> Imported:
             os.kill(os.getpid(), signal.SIGKILL)
 
     calls = CountedCalls(before)
-    return bring(store_at(root, transport=CountedTransport(calls), disk=Disk(calls)), source)
+    return bring(
+        store_at(
+            root,
+            transport=CountedTransport(calls, BufferPool(2, CHUNK), fetch="fetch", end="stretch"),
+            disk=Disk(calls),
+        ),
+        source,
+    )
 
 
 def leave(root: Path) -> None:
@@ -121,7 +106,9 @@ def main() -> None:
             arrays: dict[str, NDArray[np.generic]] = {}
             for path in source.glob("*.safetensors"):
                 arrays |= load_file(path)
-            store = store_at(into, transport=CountedTransport(CountedCalls()))
+            store = store_at(
+                into, transport=CountedTransport(CountedCalls(), BufferPool(2, CHUNK), fetch="fetch", end="stretch")
+            )
             assert_same(stored_arrays(store, done.object), arrays)
             at = root / f"{number}.at"
             print(

@@ -3,8 +3,6 @@
 import errno
 import threading
 import time
-from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,32 +13,8 @@ from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.posix import posix_read
 from ebbtide.storage.posix.posix_transport import PosixTransport
 from ebbtide.storage.transport.transport import Pending, Range
+from tests.platform.storage.posix.made_up_file import ALL, BYTES, CHUNK, LONG_S, PATH, ignore
 from tests.platform.storage.shim.lying_system import Errno, LyingSystem, Most
-
-CHUNK = 64 << 10
-LONG_S = 60.0
-PATH = Path("made-up")
-BYTES = Random(0).randbytes(4 * CHUNK + 1000)
-ALL = [Range(0, len(BYTES))]
-
-
-@pytest.fixture
-def pool() -> BufferPool:
-    return BufferPool(4, CHUNK)
-
-
-@pytest.fixture(name="system")
-def honest_system() -> LyingSystem:
-    return LyingSystem(bytearray(BYTES))
-
-
-@pytest.fixture
-def transport(pool: BufferPool, system: LyingSystem) -> PosixTransport:
-    return PosixTransport(pool, threads=2, calls=system.calls())
-
-
-def ignore(offset: int, memory: memoryview) -> None:
-    """Consumes."""
 
 
 class Later:

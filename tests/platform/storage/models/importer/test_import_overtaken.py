@@ -5,7 +5,6 @@ leader's call, and then the leader goes on, with its descriptors and paths as th
 what is published, and it ends with the same object.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -18,9 +17,8 @@ from ebbtide.storage.maintenance.scrub import damage_of
 from ebbtide.storage.memory.buffer_pool import BufferPool
 from ebbtide.storage.models.importer.import_records import flights
 from ebbtide.storage.posix.posix_transport import PosixTransport
-from ebbtide.storage.transport.transfer_report import TransferReport
-from ebbtide.storage.transport.transport import Fill, Range
 from tests.hunts import spread
+from tests.platform.storage.counted_transport import CountedTransport
 from tests.platform.storage.failing_calls import CountedCalls
 from tests.platform.storage.models.made import Arrays, assert_same, bring, make_checkpoint, stored_arrays
 from tests.platform.storage.stores import CHUNK, quick_directory, store_at
@@ -29,24 +27,6 @@ quick = pytest.fixture(quick_directory)
 MOST_CHANGES = 128
 OTHERS_POOL = BufferPool(2, CHUNK)
 OURS_POOL = BufferPool(2, CHUNK)
-
-
-class CountedTransport(PosixTransport):
-    """Counts each chunk before it is fetched and before it is written."""
-
-    def __init__(self, calls: CountedCalls) -> None:
-        super().__init__(OURS_POOL, threads=1)
-        self._counted = calls
-
-    def write(
-        self, path: Path, size_bytes: int, fill: Fill, *, ranges: Iterable[Range] | None = None, deadline_s: float
-    ) -> TransferReport:
-        def counted(offset: int, memory: memoryview) -> None:
-            self._counted.at("fetch")
-            fill(offset, memory)
-            self._counted.at("chunk")
-
-        return super().write(path, size_bytes, counted, ranges=ranges, deadline_s=deadline_s)
 
 
 def bury(folder: Path) -> None:
@@ -71,7 +51,9 @@ def overtaken(root: Path, source: Path, at: int, arrays: Arrays) -> str:
         others.append(bring(other, source, "other").object)
 
     calls = CountedCalls(before)
-    done = bring(store_at(root, transport=CountedTransport(calls), disk=Disk(calls)), source, "ours")
+    done = bring(
+        store_at(root, transport=CountedTransport(calls, OURS_POOL, fetch="fetch"), disk=Disk(calls)), source, "ours"
+    )
     store = store_at(root)
     assert_same(stored_arrays(store, done.object), arrays)
     assert store.list_objects() == [done.object] and set(others) <= {done.object}
