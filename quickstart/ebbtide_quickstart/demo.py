@@ -48,7 +48,7 @@ def _show(tide: Tide) -> None:
     rows: list[tuple[str, str]] = [(words, f"{took_s:.1f} s") for words, took_s in tide.stages]
     figures = tide.figures
     rows += [
-        ("first token, from nothing", f"{figures['first_token_s']:.1f} s"),
+        ("first token, since the command began", f"{figures['first_token_after_s']:.1f} s"),
         (f"steps lost by parking at step {figures['parked_at_step']}", str(figures["steps_lost"])),
         (f"steps repeated, of {figures['steps']}", str(figures["steps_repeated"])),
         ("seconds with two occupants on one slot", f"{figures['double_occupancy_s']:g}"),

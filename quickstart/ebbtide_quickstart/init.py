@@ -10,6 +10,7 @@ from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.cli.terminal.output import json_option, print_json, warn
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_text
+from ebbtide.config.sections.scalars import BARE_HUB_ID, HUB
 from ebbtide_quickstart.example_model import make_example_model
 from ebbtide_quickstart.pool_draft import CODE, EXAMPLE_ENTRYPOINT, EXAMPLE_MODEL, PoolDraft, pool_text
 
@@ -40,6 +41,7 @@ def init(file: Path, gpus: int | None, model: str | None, entrypoint: str | None
         model=model,
         entrypoint=entrypoint,
         on_gpus=Path("/dev/nvidiactl").exists(),  # made by NVIDIA's driver when it finds a GPU
+        from_hub=model is not None and is_of_hub(model, folder),
     )
     written = write_pool(file, draft)
     if model is None and not (folder / EXAMPLE_MODEL / "config.json").exists():
@@ -51,7 +53,7 @@ def init(file: Path, gpus: int | None, model: str | None, entrypoint: str | None
         return
     for name, what in written.items():
         click.echo(f"{name}: {what}")
-    click.echo(f"Next: ebbtide up {file}")
+    click.echo(f"Next: ebbtide up {file}{' --import' if draft.from_hub else ''}")
 
 
 def write_pool(file: Path, draft: PoolDraft) -> dict[str, str]:
@@ -78,6 +80,11 @@ def write_pool(file: Path, draft: PoolDraft) -> dict[str, str]:
     except OSError as error:
         raise BadInput(f"{error.filename} cannot be written: {error.strerror}") from error
     return written
+
+
+def is_of_hub(model: str, folder: Path) -> bool:
+    """Whether it is ``hf://org/name``, or ``org/name`` and no directory beside the file has that name."""
+    return model.startswith(HUB) or (BARE_HUB_ID.fullmatch(model) is not None and not (folder / model).exists())
 
 
 def free_port() -> int:

@@ -48,6 +48,7 @@ class PoolDraft:
         model: None: the example that `ebbtide init` makes.
         entrypoint: None: the example that `ebbtide init` writes.
         on_gpus: whether this machine has any.
+        from_hub: ``model`` is a model of the Hugging Face hub.
     """
 
     file: str = "pool.yaml"
@@ -57,6 +58,7 @@ class PoolDraft:
     model: str | None = None
     entrypoint: str | None = None
     on_gpus: bool = False
+    from_hub: bool = False
 
 
 def pool_text(draft: PoolDraft) -> str:
@@ -69,13 +71,19 @@ def pool_text(draft: PoolDraft) -> str:
         slots_note=all_slots if draft.slots is None else "GPUs" if draft.on_gpus else "logical slots: no GPU is here",
         port=draft.port,
         model=_scalar(EXAMPLE_MODEL if draft.model is None else draft.model),
-        model_note="config.json, tokenizer.json and *.safetensors"
-        if draft.model
-        else "small and random, it answers nonsense; put your own directory here",
+        model_note=_model_note(draft),
         engine="" if draft.on_gpus else _ENGINE,
         entrypoint=_scalar(EXAMPLE_ENTRYPOINT if draft.entrypoint is None else draft.entrypoint),
         working_dir=CODE if draft.entrypoint is None else ".",
     )
+
+
+def _model_note(draft: PoolDraft) -> str:
+    if draft.from_hub:
+        return "of the Hugging Face hub; `ebbtide up --import` brings it into the pool's store, once"
+    if draft.model is not None:
+        return "a directory with config.json, tokenizer.json and *.safetensors"
+    return "small and random, it answers nonsense; put your own directory here"
 
 
 def _scalar(text: str) -> str:

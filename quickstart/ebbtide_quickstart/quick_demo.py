@@ -99,8 +99,10 @@ def hasty(text: str) -> str:
 
 
 def _one_tide(url: str, file: Path, tide: Tide, stage: Callable[[str], Any]) -> None:
+    before_s = sum(took_s for _, took_s in tide.stages)
     with stage("a first request: a replica starts for it"):
         tide.figures["first_token_s"], tide.figures["tokens"] = ask(url)
+    tide.figures["first_token_after_s"] = round(before_s + tide.figures["first_token_s"], 1)
     with stage("the replica is idle: a job takes its slot and trains"):
         _ebbtide("submit", str(file), "--no-follow")
         until("the job trains", lambda status: _job(status).get("step", 0) >= 20)

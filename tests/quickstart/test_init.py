@@ -106,3 +106,15 @@ def test_a_model_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     (tmp_path / "in the way").write_text("")
     with pytest.raises(Exception, match=r"cannot be made: .*in the way"):
         make_example_model(tmp_path / "in the way" / "model")
+
+
+@pytest.mark.parametrize("model", ["org/name", "hf://org/name"])
+def test_a_model_of_the_hub_is_imported_by_the_next_command(tmp_path: Path, made: list[Path], model: str) -> None:
+    result = run("--model", model)
+    assert result.exit_code == 0 and result.stdout.splitlines()[-1] == "Next: ebbtide up pool.yaml --import"
+    assert f"model: {model}  # of the Hugging Face hub" in (tmp_path / "pool.yaml").read_text().replace('"', "")
+
+
+def test_a_directory_of_that_name_is_that_directory(tmp_path: Path, made: list[Path]) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert run("--model", "org/name").stdout.splitlines()[-1] == "Next: ebbtide up pool.yaml"

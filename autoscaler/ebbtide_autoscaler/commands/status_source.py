@@ -98,7 +98,7 @@ def _from_the_ledger(record: ClusterRecord, why: str) -> dict[str, Any]:
 
 
 def _recovered(ledger: Path) -> dict[str, Any]:
-    # Here, since the pool's state and its rules take 0.4 s to import, and are needed only where nobody answers.
+    # Here, since the pool's state and its rules take 0.4 s to import, and are needed only where nothing answers.
     from ebbtide_autoscaler.core.observe.observation import Observation  # noqa: PLC0415
     from ebbtide_autoscaler.journal.records import recover  # noqa: PLC0415
     from ebbtide_autoscaler.service.pool_view import view  # noqa: PLC0415

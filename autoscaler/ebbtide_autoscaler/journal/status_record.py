@@ -1,6 +1,6 @@
 """The pool's status as a file on the arbiter's node: `ebbtide status` there needs neither Ray nor the arbiter's answer.
 
-Written after every change and once a second, by a thread of its own, and replaced whole. Whoever reads it is told how
+Written after every change and once a second, by a thread of its own, and replaced whole. A reader is told how
 old it is, by the clock that counts from the machine's boot: nothing that is done to the time of day makes an old record
 fresh. A record counts only while the very process that wrote it lives on this machine, and only for the cluster that
 the reader means; all else, half a file and another user's too, is as if there were none.

@@ -213,7 +213,7 @@ def _fits(config: PoolFile, say: Say) -> None:
     largest = max((*there, started))
     if not largest:
         raise UpRefused(
-            "the cluster has no GPUs; nodes without any count as so many logical ones as `ray start --num-gpus` names"
+            "the cluster has no GPUs; nodes without any count as as many logical ones as `ray start --num-gpus` names"
         )
     for endpoint in config.endpoints:
         if endpoint.gpus_per_replica > largest:

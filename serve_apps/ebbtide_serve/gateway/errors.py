@@ -104,7 +104,7 @@ def endpoint_unavailable(name: str, failure: str, again_in_s: float) -> Refusal:
     """A 503 for an endpoint whose starts fail. Why is not for clients: the id ``failure`` leads operators to it."""
     message = f"The model {name!r} is not available now: it does not start."
     if failure:
-        message += f" Tell whoever operates it the id {failure}."
+        message += f" Tell its operator the id {failure}."
     return Refusal(
         503,
         message,

@@ -120,7 +120,7 @@ class ReplicaServer:
             self._stages.done("import")
             await engine.start()
             self._note_start(engine)
-        # An engine of one's own may raise anything; without its word nobody would learn why the replica is gone.
+        # An engine of one's own may raise anything; without its word the reason why the replica is gone would be lost.
         except Exception as error:
             self._error = str(error) if isinstance(error, EngineFailed) else one_line(error)
             await self._report()

@@ -71,7 +71,7 @@ def _fields(kind: Any, longest: int | None = LONGEST_TYPE) -> dict[str, str]:
 
 
 def _none_by_default() -> list[str]:
-    """Arguments that are None if nobody sets them: some of these are not typed so."""
+    """Arguments that are None unless they are set: some of these are not typed so."""
     return sorted(field.name for field in dataclasses.fields(AsyncEngineArgs) if field.default is None)
 
 

@@ -19,7 +19,7 @@ class Facts:
         engine_args: name -> type of the arguments of the engine.
         frontend_args: name -> type of the arguments of vLLM's HTTP server.
         requests: ``module:class`` -> name -> type of the fields of each class of requests.
-        none_by_default: arguments of the engine that are None if nobody sets them, whatever their type; None: not kept.
+        none_by_default: arguments of the engine that are None unless they are set, whatever their type; None: not kept.
         bounds: name of an argument -> ``ge``, ``gt``, ``le``, ``lt`` -> number.
         config_classes: name of a class that an argument may be given as a mapping -> name -> type of its fields.
 

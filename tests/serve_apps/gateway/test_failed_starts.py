@@ -31,8 +31,7 @@ async def test_held_requests_and_newcomers_get_503_and_after_a_start_answers(
         assert answer.status_code == 503 and 1 <= int(answer.headers["retry-after"]) <= 30
         assert answer.headers["x-request-id"].startswith("req-")
         assert answer.json()["error"] == {
-            "message": f"The model {MODEL!r} is not available now: it does not start. "
-            "Tell whoever operates it the id 3.14.",
+            "message": f"The model {MODEL!r} is not available now: it does not start. Tell its operator the id 3.14.",
             "type": "endpoint_unavailable",
             "param": None,
             "code": "start_failed",

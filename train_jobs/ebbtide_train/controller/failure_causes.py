@@ -25,7 +25,7 @@ def culprits(found: Mapping[int, BaseException]) -> list[int]:
 
 
 def describe(found: Mapping[int, BaseException]) -> str:
-    """A failure of a gang in one line: its cause first, in the words of whoever raised it."""
+    """A failure of a gang in one line: its cause first, in the words of the process that raised it."""
     said: dict[str, list[int]] = {}
     for rank in sorted(found, key=lambda rank: (_weight(found[rank]), rank)):
         said.setdefault(_what(found[rank]), []).append(rank)

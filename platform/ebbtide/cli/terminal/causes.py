@@ -2,7 +2,7 @@
 
 import re
 
-CAUSE_CHARS = 300  # four lines of a terminal; whoever wants more asks `logs` or `why`
+CAUSE_CHARS = 300  # four lines of a terminal; `logs` and `why` have more
 _FRAME = re.compile(r"^(?:\s|Traceback \(most recent call last\):|File \")|^\s*[\^~]+\s*$")
 _PREFIXED = re.compile(r"^\([^)]*\bpid=\d+[^)]*\)\s*")  # as Ray marks what a process has printed
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

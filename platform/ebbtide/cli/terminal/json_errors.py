@@ -1,4 +1,4 @@
-"""Errors as one JSON object on stderr, for whoever asked with ``--json``; made once, for all commands."""
+"""Errors as one JSON object on stderr, for a caller that gave ``--json``; made once, for all commands."""
 
 import json
 import re

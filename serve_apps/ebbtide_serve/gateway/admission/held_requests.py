@@ -68,7 +68,7 @@ class Hold:
 
         Raises:
             Refusal: 429 with Retry-After, when there is no room or the wait took too long; 503 with Retry-After, when
-                its starts have failed; 404, when nobody will ever serve the endpoint again.
+                its starts have failed; 404, when the endpoint will never be served again.
         """
         line = self._lines.setdefault(endpoint, FairQueue())
         if (
@@ -143,7 +143,7 @@ class Hold:
         return endpoint_unavailable(endpoint, found.failure, found.again_s - self._clock.epoch_s())
 
     def _give_up(self, endpoint: str) -> None:
-        """Answer whoever waits for an endpoint that does not start."""
+        """Answer requests that wait for an endpoint that does not start."""
         refusal = self._unavailable(endpoint)
         if refusal is not None:
             self._refuse_all(self._lines[endpoint], refusal)

@@ -1,4 +1,4 @@
-"""Rooms add checks of a pool file; one that is broken is told of and hinders no other."""
+"""Rooms add checks of a pool file; one that is broken is told of and keeps no other from working."""
 
 import sys
 from collections.abc import Iterator

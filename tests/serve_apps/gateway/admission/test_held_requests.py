@@ -268,7 +268,7 @@ async def test_who_waits_or_comes_while_an_endpoint_does_not_start_hears_so_at_o
             "start_failed",
             {"retry-after": "8"},
         )
-        assert refusal.message.endswith("Tell whoever operates it the id 3.14.")
+        assert refusal.message.endswith("Tell its operator the id 3.14.")
     assert (hold.held("m"), hold.held_bytes("m"), hold.held("other")) == (0, 0, 1)
     other.cancel()
     await _settle()
