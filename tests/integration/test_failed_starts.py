@@ -94,7 +94,7 @@ def test_02_clients_get_503_with_an_id_by_which_the_cause_is_found(case: Case) -
     found = re.search(r"the id (\S+)\.$", error["message"])
     assert found is not None
     told = ebbtide_here("why", found[1]).output
-    assert f"the replica of chat/0 is told to exit: it did not start: {CAUSE}" in told
+    assert f"the replica of chat/0 is told to exit: it did not start: {CAUSE}" in told, told
     assert re.search(rf"its start failed \d times in a row: it did not start: {re.escape(CAUSE)}; ", told)
 
 

@@ -19,6 +19,7 @@ from ebbtide.client.messages import (
     GatewayReport,
     LimitShare,
     RankReport,
+    ReplicaPhase,
     ReplicaReport,
 )
 from ebbtide.pool.events import Body
@@ -166,8 +167,9 @@ class Inbox:
             last is None
             or last.report.lease_epoch <= report.lease_epoch  # guard: a replica's word of an earlier lease is dropped
         ):
-            self.replicas[seat] = timestamped(report)
-        if last is None or (last.report.phase, last.report.replica) != (report.phase, report.replica):
+            self.replicas[seat] = timestamped(_with_failure(report, last))
+        news = (report.phase, report.replica, report.error)
+        if last is None or (last.report.phase, last.report.replica, last.report.error) != news:
             self.wake()
 
     def take_misplaced(self, seat: SeatId, slots: Iterable[SlotId]) -> None:
@@ -262,6 +264,16 @@ class Inbox:
         for seat in [name for name in [*list(self.replicas), *list(self.misplaced)] if name not in state.seats]:
             _pop_old(self.replicas, seat, now_s)
             _pop_old(self.misplaced, seat, now_s)
+
+
+def _with_failure(report: ReplicaReport, last: Timestamped[ReplicaReport] | None) -> ReplicaReport:
+    """With why the replica before it under the same lease failed, if the loop may not have looked since: Serve starts
+    another one within a second or two, whose first word would take the cause's place.
+    """
+    if last is None or report.error or report.phase is not ReplicaPhase.STARTING:
+        return report
+    same_lease = last.report.lease_epoch == report.lease_epoch
+    return replace(report, error=last.report.error) if same_lease else report
 
 
 def _order(gateway: GatewayReport) -> tuple[str, float, str]:

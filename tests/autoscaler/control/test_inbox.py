@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,35 @@ def test_what_was_said_of_jobs_and_seats_that_are_gone_is_forgotten_a_while_late
     left = seen(reports, gone)
     assert set(left.controllers) == {just_submitted} and set(left.ranks) == {(just_submitted, 0)}
     assert set(left.replicas) == set(left.misplaced) == {"next/0"}
+
+
+def test_why_a_replica_failed_is_kept_when_serve_starts_the_next_one() -> None:
+    """The loop may look at a seat only after the next replica's first word."""
+    inbox, failed = Inbox(started_s=0.0), replace(REPORT, phase=ReplicaPhase.STARTING, error="no memory")
+    inbox.take_replica(failed)
+    following = replace(failed, replica="b", pid=2, seq=1, error="")
+    for seq in (1, 2):
+        inbox.take_replica(replace(following, seq=seq))
+        heard = inbox.replicas[SeatId("e/0")].report
+        assert (heard.replica, heard.error) == ("b", "no memory")
+    inbox.take_replica(replace(following, seq=3, error="its own"))
+    assert inbox.replicas[SeatId("e/0")].report.error == "its own"
+
+
+@pytest.mark.parametrize("changed", [{"lease_epoch": 2}, {"phase": ReplicaPhase.READY}])
+def test_a_replica_of_another_lease_or_one_that_is_up_has_not_failed(changed: dict[str, Any]) -> None:
+    inbox = Inbox(started_s=0.0)
+    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, error="no memory"))
+    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, replica="b", pid=2, seq=1, **changed))
+    assert inbox.replicas[SeatId("e/0")].report.error == ""
+
+
+def test_a_failure_wakes_the_loop() -> None:
+    woken: list[int] = []
+    inbox = Inbox(started_s=0.0)
+    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING))
+    inbox.wake = lambda: woken.append(1)
+    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, seq=6))
+    assert woken == []
+    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, seq=7, error="no memory"))
+    assert woken == [1]
