@@ -91,8 +91,9 @@ def test_why_a_replica_failed_is_kept_when_serve_starts_the_next_one() -> None:
 @pytest.mark.parametrize("changed", [{"lease_epoch": 2}, {"phase": ReplicaPhase.READY}])
 def test_a_replica_of_another_lease_or_one_that_is_up_has_not_failed(changed: dict[str, Any]) -> None:
     inbox = Inbox(started_s=0.0)
-    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, error="no memory"))
-    inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, replica="b", pid=2, seq=1, **changed))
+    failed = replace(REPORT, phase=ReplicaPhase.STARTING, error="no memory")
+    inbox.take_replica(failed)
+    inbox.take_replica(replace(replace(failed, replica="b", pid=2, seq=1, error=""), **changed))
     assert inbox.replicas[SeatId("e/0")].report.error == ""
 
 
