@@ -112,7 +112,8 @@ def _tell_strangers(store: ObjectStore) -> None:
     if found:
         more = ", ..." if len(found) > STRANGERS_SHOWN else ""
         shown = ", ".join(found[:STRANGERS_SHOWN])
-        warn(f"not of ebbtide, and left alone in {store.paths.root}: {len(found)} entries ({shown}{more})")
+        count = f"{len(found)} {'entry' if len(found) == 1 else 'entries'}"
+        warn(f"not of ebbtide, and left alone in {store.paths.root}: {count} ({shown}{more})")
 
 
 def _tell_damage(answer: dict[str, Any]) -> None:
