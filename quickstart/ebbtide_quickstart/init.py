@@ -3,11 +3,13 @@
 import shutil
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
 from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.cli.terminal.output import json_option, print_json, warn
+from ebbtide.client.cluster_record import NoPool, load_cluster
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load_text
 from ebbtide.config.sections.scalars import BARE_HUB_ID, HUB
@@ -37,7 +39,7 @@ def init(file: Path, gpus: int | None, model: str | None, entrypoint: str | None
     draft = PoolDraft(
         file=str(file),
         slots=gpus,
-        port=free_port(),
+        port=port_of_the_pool(PoolDraft().pool) or free_port(),
         model=model,
         entrypoint=entrypoint,
         on_gpus=Path("/dev/nvidiactl").exists(),  # made by NVIDIA's driver when it finds a GPU
@@ -85,6 +87,14 @@ def write_pool(file: Path, draft: PoolDraft) -> dict[str, str]:
 def is_of_hub(model: str, folder: Path) -> bool:
     """Whether it is ``hf://org/name``, or ``org/name`` and no directory beside the file has that name."""
     return model.startswith(HUB) or (BARE_HUB_ID.fullmatch(model) is not None and not (folder / model).exists())
+
+
+def port_of_the_pool(pool: str) -> int | None:
+    """The gateway's port of the pool of that name that is up here: another one would mean another pool."""
+    try:
+        return urlsplit(load_cluster(pool).gateway_url).port
+    except (NoPool, ValueError):
+        return None
 
 
 def free_port() -> int:

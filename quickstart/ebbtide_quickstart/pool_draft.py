@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 EXAMPLE_MODEL = "models/tiny"
 EXAMPLE_ENTRYPOINT = "train:train"
+ENDPOINT = "chat"
 CODE = "code"  # the folder of the job's own sources
 
 _TEMPLATE = """\
@@ -24,7 +25,7 @@ endpoints:
     replicas: {{min: 0, max: 4}}  # 0: starts with the first request; a max beyond the pool is only a wish
 {engine}
 jobs:
-  - name: pretrain
+  - name: {job}
     entrypoint: {entrypoint}  # module:function
     working_dir: {working_dir}  # goes to the workers as it is
     args: {{steps: 100000}}  # what the function gets
@@ -73,9 +74,18 @@ def pool_text(draft: PoolDraft) -> str:
         model=_scalar(EXAMPLE_MODEL if draft.model is None else draft.model),
         model_note=_model_note(draft),
         engine="" if draft.on_gpus else _ENGINE,
+        job=job_name(draft.entrypoint),
         entrypoint=_scalar(EXAMPLE_ENTRYPOINT if draft.entrypoint is None else draft.entrypoint),
         working_dir=CODE if draft.entrypoint is None else ".",
     )
+
+
+def job_name(entrypoint: str | None) -> str:
+    """After its module, so that no other model inherits a job's checkpoints; the example is called pretrain."""
+    if entrypoint is None:
+        return "pretrain"
+    module = entrypoint.partition(":")[0].rpartition(".")[2].lower().replace("_", "-").strip("-")
+    return module if module not in ("", ENDPOINT) else f"{module}-job".strip("-")
 
 
 def _model_note(draft: PoolDraft) -> str:

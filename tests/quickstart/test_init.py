@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.cli.main import cli
+from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.config.checks.machine_checks import check
 from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide_quickstart import init as init_module
@@ -29,6 +30,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
 
     monkeypatch.setattr(init_module, "make_example_model", make)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EBBTIDE_HOME", str(tmp_path.with_name("home")))
     return found
 
 
@@ -118,3 +120,17 @@ def test_a_model_of_the_hub_is_imported_by_the_next_command(tmp_path: Path, made
 def test_a_directory_of_that_name_is_that_directory(tmp_path: Path, made: list[Path]) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert run("--model", "org/name").stdout.splitlines()[-1] == "Next: ebbtide up pool.yaml"
+
+
+def test_beside_a_pool_that_is_up_the_file_keeps_its_port(tmp_path: Path) -> None:
+    save_cluster(ClusterRecord("mine", "127.0.0.1:1", "", "http://127.0.0.1:8123", "/shared", "pool.yaml"))
+    assert run().exit_code == 0
+    assert load_file(tmp_path / "pool.yaml").config.gateway.port == 8123
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "name"), [("spiral:main", "spiral"), ("my_pkg.My_Train:fit", "my-train"), ("chat:fit", "chat-job")]
+)
+def test_a_job_has_the_name_of_its_module(tmp_path: Path, entrypoint: str, name: str) -> None:
+    assert run("--job", entrypoint).exit_code == 0
+    assert load_file(tmp_path / "pool.yaml").config.jobs[0].name == name

@@ -10,8 +10,9 @@ import pytest
 from ebbtide.cli.terminal.errors import BadInput
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.config.loading.pool_file_loader import load, load_text
+from ebbtide_train.arbiter_client.state_lines import job_view
 from ebbtide_train.submission.job_selection import pick
-from ebbtide_train.submission.training_job import FILE_NAME, Standing, Submitted, failure, submit, watch
+from ebbtide_train.submission.training_job import FILE_NAME, Standing, Submitted, failure, standing, submit, watch
 from tests.train_jobs.fake_link import FakeLink
 
 TEXT = """
@@ -198,3 +199,14 @@ def test_a_fresh_one_says_so_to_its_driver(file: Path) -> None:
     service = FakeService("PENDING")
     submit(service, pick(load(file), "first"), RECORD, fresh=True)
     assert service.given["entrypoint"].endswith("--job first --fresh")
+
+
+def test_the_end_of_a_run_a_moment_ago_is_not_taken_for_the_end_of_this_one(file: Path) -> None:
+    """Submitted again at once after a cancel: the pool has the earlier run's record until the new driver registers."""
+    earlier, later = view("ended", since_s=998.0), view("ended", since_s=1004.0)
+    before = job_view(earlier, "first")
+    submitted = submit(FakeService("PENDING"), pick(load(file), "first"), RECORD, before=before)
+    submitted = replace(submitted, job="first", at_s=1000.0)
+    states = [earlier, earlier, later]
+    seen = [standing(FakeService("RUNNING"), FakeLink(status=lambda now=now: now), submitted).state for now in states]
+    assert seen == ["submitted", "submitted", "ended"]

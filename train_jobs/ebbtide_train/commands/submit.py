@@ -63,7 +63,7 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
     service = _service(record)
     aside = link.call("how_aside", section.spec())
     try:
-        submitted = submit(service, section, record, fresh=fresh)
+        submitted = submit(service, section, record, fresh=fresh, before=view)
     except RuntimeError as error:
         raise CommandFailed(f"Ray's job service at {record.dashboard_url} refused the job: {error}") from error
     click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)

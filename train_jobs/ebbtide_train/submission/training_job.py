@@ -57,6 +57,7 @@ class Submitted:
     job: str
     submission_id: str
     at_s: float
+    earlier_ended_at_s: float | None = None  # when the run before it of that name ended, as the pool had it then
 
 
 def submission_text(section: JobSection, pool: str) -> str:
@@ -79,8 +80,16 @@ def upload_folder(section: JobSection, pool: str) -> Iterator[Path]:
         yield folder
 
 
-def submit(service: JobService, section: JobSection, record: ClusterRecord, *, fresh: bool = False) -> Submitted:
-    """Submit one job; ``fresh``: from step 0, whatever one of its name has done.
+def submit(
+    service: JobService,
+    section: JobSection,
+    record: ClusterRecord,
+    *,
+    fresh: bool = False,
+    before: Mapping[str, Any] | None = None,
+) -> Submitted:
+    """Submit one job; ``fresh``: from step 0, whatever one of its name has done; ``before``: the
+    pool's view of the job of that name now, None if it knows none.
 
     Raises:
         RuntimeError: Ray's job service refused or does not answer (its own error).
@@ -99,7 +108,8 @@ def submit(service: JobService, section: JobSection, record: ClusterRecord, *, f
             },
             metadata={"ebbtide_job": section.name, "submitted_by": os.environ.get("USER", "unknown")},
         )
-    return Submitted(section.name, submission_id, at_s)
+    ended_at_s = before.get("since_at_s") if before is not None and before["state"] == "ended" else None
+    return Submitted(section.name, submission_id, at_s, ended_at_s)
 
 
 def _excludes(section: JobSection, record: ClusterRecord) -> list[str]:
@@ -134,8 +144,11 @@ def standing(service: JobService, link: Link, submitted: Submitted) -> Standing:
     """Look once."""
     ray_status = str(getattr(status := service.get_job_status(submitted.submission_id), "value", status))
     view: Mapping[str, Any] | None = job_view(link.call("status"), submitted.job)
-    if view is not None and view["state"] == "ended" and view.get("since_at_s", 0.0) < submitted.at_s - SKEW_S:
-        view = None  # an earlier run of that name
+    if view is not None and view["state"] == "ended":
+        ended_at_s = view.get("since_at_s", 0.0)
+        # The record of an earlier run stands until the new driver registers, some seconds after it was submitted.
+        earlier = ended_at_s < submitted.at_s - SKEW_S or ended_at_s == submitted.earlier_ended_at_s
+        view = None if earlier else view
     if view is None:
         return Standing("submitted", f"its driver is {ray_status.lower()}", ray_status)
     return Standing(view["state"], describe(view), ray_status, str(view.get("outcome") or ""))
