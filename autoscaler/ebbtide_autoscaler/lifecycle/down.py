@@ -11,9 +11,8 @@ from ebbtide.client.arbiter_link import ARBITER_NAME, NAMESPACE, ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord, forget_cluster
 from ebbtide_autoscaler.cluster import local_cluster
-from ebbtide_autoscaler.journal.heartbeat import beat_file
 from ebbtide_autoscaler.lifecycle.cluster_recovery import end_left_behind
-from ebbtide_autoscaler.lifecycle.ownership import claim_of, unmark_cluster, unmark_directory
+from ebbtide_autoscaler.lifecycle.ownership import release_directory, unmark_cluster
 
 STOP_S = 60.0
 
@@ -52,9 +51,6 @@ def _let_go(record: ClusterRecord, say: Callable[[str], None]) -> None:
     """The directory is free for the next `up`; its ledger still says whose it is."""
     shared = Path(record.shared_dir)
     try:
-        claim = claim_of(shared)
-        if claim is not None and claim.id == record.claim:
-            unmark_directory(shared)
-            beat_file(shared).unlink(missing_ok=True)
+        release_directory(shared, record.claim)
     except (OSError, ValueError) as error:
         say(f"the mark on {shared} was left there: {error}")

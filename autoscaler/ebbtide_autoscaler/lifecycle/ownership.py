@@ -23,7 +23,7 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.ledger.errors import LedgerError
 from ebbtide.system.process import boot_id, is_alive, started_ticks
-from ebbtide_autoscaler.journal.heartbeat import FRESH_S, read_beat
+from ebbtide_autoscaler.journal.heartbeat import FRESH_S, beat_file, read_beat
 from ebbtide_autoscaler.journal.records import recover
 
 KEY = b"ebbtide:pool"
@@ -179,3 +179,15 @@ def unmark_cluster() -> None:
 def unmark_directory(shared_dir: Path) -> None:
     """Let go of a shared directory; its ledger still says whose it is."""
     _file(shared_dir).unlink(missing_ok=True)
+
+
+def release_directory(shared_dir: Path, claim_id: str) -> None:
+    """Let go of a shared directory that this claim has, with its arbiter's last sign of life; of another's: nothing.
+
+    Raises:
+        OSError, Taken: the mark cannot be read or removed.
+    """
+    claim = claim_of(shared_dir)
+    if claim is not None and claim.id == claim_id:  # guard: the mark of another cluster stays
+        unmark_directory(shared_dir)
+        beat_file(shared_dir).unlink(missing_ok=True)

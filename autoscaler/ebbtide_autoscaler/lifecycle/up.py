@@ -44,6 +44,7 @@ from ebbtide_autoscaler.lifecycle.ownership import (
     claim_cluster,
     cluster_claim,
     mark_directory,
+    release_directory,
 )
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence
 
@@ -116,6 +117,8 @@ def up(config: PoolFile, config_file: Path, standing: PoolPresence, *, say: Say)
         if fresh and is_first and config.pool.ray_address is not None:
             undo.callback(down, record, say=say)
         save_cluster(record)
+        if fresh:
+            undo.callback(_release, shared, claim.id)
         mark_directory(claim)
         if standing.state == "vacant":
             say(f"{standing.why}: starting one, which takes up what the ledger says")
@@ -152,6 +155,12 @@ def _end_what_began(config: PoolFile, standing: PoolPresence, say: Say) -> None:
     if ended:
         with suppress(OSError):  # the terminal may be what went away
             say(f"`up` did not come to its end: ended the {ended} processes that it had started")
+
+
+def _release(shared: Path, claim_id: str) -> None:
+    """Else the next `up` would take this one, which is being ended, for a pool that runs."""
+    with suppress(OSError, ValueError):  # it was not written, or could not be
+        release_directory(shared, claim_id)
 
 
 def _known_id(config: PoolFile, standing: PoolPresence) -> str:

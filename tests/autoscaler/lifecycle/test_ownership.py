@@ -17,6 +17,7 @@ from ebbtide_autoscaler.lifecycle.ownership import (
     check_directory,
     claim_of,
     mark_directory,
+    release_directory,
     unmark_directory,
 )
 
@@ -90,3 +91,17 @@ def test_a_mark_that_cannot_be_read_refuses(tmp_path: Path) -> None:
     (tmp_path / "pool.json").write_text("{")
     with pytest.raises(Taken, match="cannot be read"):
         check_directory(a_file(tmp_path), known_id="")
+
+
+@pytest.mark.proves("the mark of another cluster stays")
+def test_a_directory_that_is_released_is_free_at_once_and_another_s_stays_marked(tmp_path: Path) -> None:
+    """An `up` that was ended a moment ago leaves no sign of life that keeps the next one out."""
+    mark_directory(a_claim(tmp_path, pids=(ME,)))
+    beat(tmp_path)
+    release_directory(tmp_path, "another claim")
+    with pytest.raises(Taken, match="runs already"):
+        check_directory(a_file(tmp_path), known_id="")
+    release_directory(tmp_path, "c1")
+    assert check_directory(a_file(tmp_path), known_id="") is None
+    assert not beat_file(tmp_path).exists()
+    release_directory(tmp_path, "c1")
