@@ -28,7 +28,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, aside: dict[str, 
     monkeypatch.setattr(submit, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
     monkeypatch.setattr(submit, "_service", lambda _: None)
     monkeypatch.setattr(submit, "ArbiterLink", lambda: link)
-    monkeypatch.setattr(submit, "submit", lambda *_, fresh: Submitted("lm", "lm-1", 0.0))
+    monkeypatch.setattr(submit, "submit", lambda *_, fresh, before: Submitted("lm", "lm-1", 0.0))
     (tmp_path / "jobs.yaml").write_text(FILE)
     arguments = [str(tmp_path / "jobs.yaml"), "--no-follow", "--json"]
     return CliRunner().invoke(submit.submit_command, arguments, catch_exceptions=False), link
@@ -83,7 +83,7 @@ def test_the_exit_code_is_the_jobs(
     monkeypatch.setattr(submit, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
     monkeypatch.setattr(submit, "_service", lambda _: Service())
     monkeypatch.setattr(submit, "ArbiterLink", lambda: link)
-    monkeypatch.setattr(submit, "submit", lambda *_, fresh: Submitted("lm", "lm-1", 0.0))
+    monkeypatch.setattr(submit, "submit", lambda *_, fresh, before: Submitted("lm", "lm-1", 0.0))
     (tmp_path / "jobs.yaml").write_text(FILE)
     found = CliRunner().invoke(submit.submit_command, [str(tmp_path / "jobs.yaml"), *follow])
     assert found.exit_code == code, found.output

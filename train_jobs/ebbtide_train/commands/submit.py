@@ -20,8 +20,8 @@ from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.arbiter_client.state_lines import aside_lines, first_line, job_view
-from ebbtide_train.submission.cpu_room import cpu_fault
 from ebbtide_train.submission.job_selection import pick
+from ebbtide_train.submission.room import cpu_fault, slot_fault
 from ebbtide_train.submission.training_job import Standing, Submitted, failure, standing, submit, watch
 
 if TYPE_CHECKING:  # Ray takes half a second to import, for which help and completion would wait
@@ -55,10 +55,11 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
         raise ConfigErrors(faults)
     record = _pool_of(loaded.config)
     link = ArbiterLink()
-    view = job_view(link.call("status"), section.name)
+    status = link.call("status")
+    view = job_view(status, section.name)
     if view is not None and view["state"] != "ended":
         raise BadInput(f"job {section.name} is {view['state']} already: `ebbtide cancel {section.name}`, or rename it")
-    if fault := _lacks_cpus(section):
+    if fault := slot_fault(section, status) or _lacks_cpus(section):
         raise BadInput(fault)
     service = _service(record)
     aside = link.call("how_aside", section.spec())

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ebbtide.config.sections.job_section import JobSection
-from ebbtide_train.submission.cpu_room import cpu_fault
+from ebbtide_train.submission.room import cpu_fault, slot_fault
 
 
 def a_job(workers: int, cpus: float) -> JobSection:
@@ -46,3 +46,22 @@ def test_only_what_can_never_be_placed_is_refused(
     fault = cpu_fault(a_job(workers, cpus), nodes)
     assert (fault == "") is fits
     assert fits or ("cpus_per_worker" in fault and "num_cpus" in fault and "job lm asks for" in fault)
+
+
+@pytest.mark.parametrize(
+    ("workers", "states", "cluster", "fits"),
+    [
+        (3, ["free", "leased"], None, False),
+        (2, ["free", "leased"], None, True),
+        (2, ["free", "lost"], None, False),
+        (3, ["free"], {"reason": "may grow"}, True),
+        (3, [], None, True),  # it is not known yet what the pool has
+    ],
+)
+def test_a_job_that_is_larger_than_the_pool_is_refused(
+    workers: int, states: list[str], cluster: dict[str, str] | None, fits: bool
+) -> None:
+    status = {"slots": [{"state": state} for state in states], "cluster": cluster}
+    fault = slot_fault(a_job(workers, 1), status)
+    assert (fault == "") is fits and (fits or f"job lm needs {workers} slots at least" in fault)
+    assert slot_fault(a_job(workers, 1), None) == ""
