@@ -139,7 +139,7 @@ def test_04_a_node_with_a_rank_and_a_replica_is_drained_and_both_go_on_elsewhere
         asking = user.submit(ask_until, over, f"{pool.record.gateway_url}/v1/completions")
         try:
             drained = json.loads(ebbtide_here("drain", node_of(slot), "--timeout", "120", "--json").stdout)
-            assert drained == {"node": node_of(slot), "empty": True}
+            assert drained == {"node": node_of(slot), "empty": True, "already": False}
             assert states(pool, node_of(slot)) == ["free", "free"]
             pool.wait("another replica serves", lambda: bool(ready(pool)))
             pool.wait("the job trains", lambda: trains_on(pool, 1))
