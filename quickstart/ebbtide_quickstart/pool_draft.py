@@ -1,4 +1,4 @@
-"""The text of a pool file to begin with, commented for somebody who has never seen one. Pure."""
+"""The text of a pool file to begin with, commented for a first reader. Pure."""
 
 import json
 import re

@@ -25,7 +25,7 @@ def join_pool(name: str | None) -> ClusterRecord:
     """The same, and this process has joined its cluster.
 
     Raises:
-        ClickException: nobody answers there.
+        ClickException: nothing answers there.
     """
     record = the_pool(name)
     try:

@@ -11,7 +11,7 @@ _NAMES = frozenset(
         *("@eaDir", "#recycle", ".recycle"),  # Synology, Samba
     )
 )
-# A file that was removed while somebody has it open (NFS, FUSE), Apple's second half of a file, a user's trash.
+# A file that was removed while a process has it open (NFS, FUSE), Apple's second half of a file, a user's trash.
 _PATTERNS = re.compile(r"\.nfs[0-9A-Fa-f]+|\.fuse_hidden[0-9A-Fa-f]+|\._.*|\.Trash-[0-9]+", re.DOTALL)
 
 

@@ -52,7 +52,7 @@ def test_stopped_signals_are_shown_since_when(monkeypatch: pytest.MonkeyPatch) -
     assert re.search(rf"gateway since \d\d:\d\d:\d\d \((9|1\d) s\): {why}", read(found))
 
 
-class Nobody:
+class NoArbiter:
     """An arbiter that does not answer."""
 
     def call(self, *_: object, **__: object) -> None:
@@ -67,7 +67,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterRecord:
     journal.write([Event(RecordId(f"1.{n}"), time.time(), None, body) for n, body in enumerate(bodies)]).result(20)
     journal.close()
     monkeypatch.setattr(status_source, "join", lambda record: None)
-    monkeypatch.setattr(status_source, "ArbiterLink", Nobody)
+    monkeypatch.setattr(status_source, "ArbiterLink", NoArbiter)
     monkeypatch.setattr(status_source, "runtime_dir", lambda pool: tmp_path)
     fields: dict[str, Any] = dict.fromkeys(ClusterRecord.__dataclass_fields__, "")
     return ClusterRecord(**fields | {"pool": "p", "shared_dir": str(tmp_path), "config_file": "pool.yaml"})

@@ -30,7 +30,7 @@ class Arbiter:
 
 @pytest.fixture
 def leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LeaveRecord:
-    """Leaves a record of that age; until then there is none, and the arbiter answers whoever asks it."""
+    """Leaves a record of that age; until then there is none, and the arbiter answers."""
     Arbiter.asked = 0
     monkeypatch.setattr(status_source, "runtime_dir", lambda pool: tmp_path)
     monkeypatch.setattr(status_source, "join", lambda record: None)
@@ -79,33 +79,36 @@ class Enough(Exception):
     """Ends a watch."""
 
 
-def test_a_watch_shows_what_lies_here_before_it_asks_anybody(
-    leave: LeaveRecord, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`ebbtide status --watch` on a terminal, up to its first look, which never comes back."""
+
     def hangs(_record: ClusterRecord) -> dict[str, Any]:
         raise Enough
 
     monkeypatch.setattr(command_status, "look", hangs)
     monkeypatch.setattr(command_status, "the_pool", lambda _name: RECORD)
     monkeypatch.setattr(status_watch, "is_terminal", lambda: True)
+
+    def until_it_looks() -> None:
+        shown: Any = command_status.status.callback
+        with pytest.raises(Enough):
+            shown(None, True, False, False)
+
+    return until_it_looks
+
+
+def test_a_watch_shows_what_lies_here_before_it_asks_the_arbiter(
+    leave: LeaveRecord, watch: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     leave(30.0)
-    watch: Any = command_status.status.callback
-    with pytest.raises(Enough):
-        watch(None, True, False, False)
+    watch()
     shown = capsys.readouterr().out
     assert "arbiter epoch 3" in shown and "left it on this machine 30." in shown
 
 
-def test_a_watch_without_a_record_says_whom_it_asks(
-    leave: LeaveRecord, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_watch_without_a_record_says_that_the_arbiter_is_asked(
+    leave: LeaveRecord, watch: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def hangs(_record: ClusterRecord) -> dict[str, Any]:
-        raise Enough
-
-    monkeypatch.setattr(command_status, "look", hangs)
-    monkeypatch.setattr(command_status, "the_pool", lambda _name: RECORD)
-    monkeypatch.setattr(status_watch, "is_terminal", lambda: True)
-    watch: Any = command_status.status.callback
-    with pytest.raises(Enough):
-        watch(None, True, False, False)
+    watch()
     assert "pool p: its arbiter is asked, at 127.0.0.1:6379" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from rich.console import Console
 from ebbtide_autoscaler.commands.status_tables import ENDED_SHOWN_S, render
 
 NODE = "0123456789abcdef" * 3
-CHAT = "an-endpoint-with-a-very-long-name-that-somebody-liked"
+CHAT = "an-endpoint-with-a-very-long-name-from-the-marketing"
 NIGHT = "a-training-job-with-a-very-long-name-of-the-night-shift-2026"
 TRACE = (
     "Traceback (most recent call last):\n"

@@ -44,7 +44,7 @@ def test_what_was_written_is_read_with_its_age(tmp_path: Path) -> None:
     leave(tmp_path, ago_s=1.5)
     found = read_record(tmp_path, MINE)
     assert found is not None and found.status == STATUS and 1.5 <= found.age_s < 3.0
-    assert record_file(tmp_path).stat().st_mode & 0o077 == 0, "nobody else may read it"
+    assert record_file(tmp_path).stat().st_mode & 0o077 == 0, "no other user may read it"
     assert [one.name for one in tmp_path.iterdir()] == ["status.json"]
 
 

@@ -85,7 +85,7 @@ def test_a_revision_whose_old_replica_had_to_go_first_is_watched_to_its_end() ->
     assert look(config, fold(state, *FAILS * 2, at_s=NOW), watched={"chat"}).failed
     assert look(config, fold(state, *COMES, at_s=NOW), watched={"chat"}).left
     assert look(config, fold(state, *SERVES, at_s=NOW), watched={"chat"}) == Rollout()
-    assert look(config, state, watched={"chat"}) == Rollout(), "nobody wants a replica now"
+    assert look(config, state, watched={"chat"}) == Rollout(), "no replica is wanted now"
 
 
 def test_failures_from_before_do_not_end_it() -> None:

@@ -1,4 +1,4 @@
-"""A port that is taken is taken by somebody who has a pid and a command."""
+"""A port that is taken is taken by a process, which has a pid and a command."""
 
 import socket
 import subprocess

@@ -79,7 +79,7 @@ async def test_an_engine_that_tells_of_its_start_is_reported_in_its_own_stages(
 
 
 class Odd(FakeEngine):
-    """An engine of one's own whose start raises what nobody thought of."""
+    """An engine of one's own whose start raises an exception of its own."""
 
     async def start(self) -> None:
         raise KeyError("hidden_size\nand more")

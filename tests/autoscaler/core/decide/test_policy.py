@@ -413,7 +413,7 @@ def test_a_failed_seat_is_tried_again_later_and_says_when() -> None:
     state = fold(a_pool(endpoints=(an_endpoint(replicas_max=1),)), GrantSeat(SEAT0, (S0,), "r"))
     state = fold(state, SeatStopped(SEAT0, "nobody landed"), SlotFreed(S0), SeatGone(SEAT0), at_s=NOW - 1.0)
     found = look(state, traffic=HELD)
-    said = "its start failed 1 time in a row: nobody landed; the next try is in 1 s; more: ebbtide logs chat/0; "
+    said = "its start failed 1 time in a row: no replica landed; the next try is in 1 s; more: ebbtide logs chat/0; "
     assert (found.moves, dict(found.waits)["chat"].startswith(said)) == ((), True)
     state = replace(state, seats={SEAT0: replace(state.seats[SEAT0], since_s=NOW - 2.0)})
     assert kinds(look(state, traffic=HELD)) == ["GrantSeat"]

@@ -16,7 +16,7 @@ PAUSE_S = 2.0**TRIES
 
 
 def failed(times: int, ago_s: float = 1.0, state: PoolState | None = None) -> PoolState:
-    """``SEAT0`` has failed to start so many times in a row, the last time a while ago."""
+    """``SEAT0`` has failed to start that often in a row, the last time a while ago."""
     state = a_pool() if state is None else state
     for _ in range(times):
         moves = (GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), SeatStopped(SEAT0, "no luck"), SlotFreed(S0))

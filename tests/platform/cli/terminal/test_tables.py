@@ -14,7 +14,7 @@ from rich.text import Text
 from ebbtide.cli.terminal.tables import Listing
 from tests.examples import examples
 
-LONG = "train-a-very-long-name-that-somebody-gave-to-a-job-2026"
+LONG = "train-a-very-long-name-that-a-person-gave-to-a-job-2026"
 CAUSE = "waits for 2 slots: the pool has 4, chat/0 holds 1 and night holds 3, and it is frozen"
 
 
