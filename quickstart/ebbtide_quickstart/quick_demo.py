@@ -86,10 +86,18 @@ def play(folder: Path, say: Callable[[str], None]) -> Tide:
         _one_tide(f"http://127.0.0.1:{port}", file, tide, stage)
     finally:
         say(f"{time.monotonic() - began_s:5.0f} s  take the pool down")
+        _leave_the_cluster()
         subprocess.run([*_COMMAND, "down", "--pool", POOL], capture_output=True, timeout=STAGE_S)
     shared = folder / "shared"
     tide.figures |= prove(shared) | {"total_s": round(time.monotonic() - began_s, 1)}
     return tide
+
+
+def _leave_the_cluster() -> None:
+    """Else Ray would end this process when its cluster goes."""
+    import ray  # noqa: PLC0415 - it takes half a second, for which `ebbtide demo --help` would wait
+
+    ray.shutdown()
 
 
 def hasty(text: str) -> str:
