@@ -17,7 +17,7 @@ def cause(text: str) -> str:
     at its end: there the last line that names an exception is taken, with what stands before the traceback on its
     first line.
     """
-    lines = [_PREFIXED.sub("", _COLOUR.sub("", line)) for line in text.splitlines()]
+    lines = [_CONTROL.sub(" ", _PREFIXED.sub("", _COLOUR.sub("", line))).rstrip() for line in text.splitlines()]
     told = [line.strip() for line in lines if line.strip()]
     if not told:
         return ""
@@ -30,5 +30,5 @@ def cause(text: str) -> str:
         first = next((one.strip() for one in lines[:start] if one.strip()), before).rstrip(":")
         last = named[-1] if named else raised[-1] if raised else ""
         line = ": ".join(part for part in (first, last) if part) or line
-    line = " ".join(_CONTROL.sub(" ", line).split())
+    line = " ".join(line.split())
     return line if len(line) <= CAUSE_CHARS else line[: CAUSE_CHARS - 3].rstrip() + "..."

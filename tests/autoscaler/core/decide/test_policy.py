@@ -411,7 +411,7 @@ def test_a_job_that_may_not_lose_all_its_workers_keeps_its_minimum_through_a_res
 @pytest.mark.proves("a failed start is tried again after a pause")
 def test_a_failed_seat_is_tried_again_later_and_says_when() -> None:
     state = fold(a_pool(endpoints=(an_endpoint(replicas_max=1),)), GrantSeat(SEAT0, (S0,), "r"))
-    state = fold(state, SeatStopped(SEAT0, "nobody landed"), SlotFreed(S0), SeatGone(SEAT0), at_s=NOW - 1.0)
+    state = fold(state, SeatStopped(SEAT0, "no replica landed"), SlotFreed(S0), SeatGone(SEAT0), at_s=NOW - 1.0)
     found = look(state, traffic=HELD)
     said = "its start failed 1 time in a row: no replica landed; the next try is in 1 s; more: ebbtide logs chat/0; "
     assert (found.moves, dict(found.waits)["chat"].startswith(said)) == ((), True)

@@ -16,12 +16,32 @@ TRACE = """Traceback (most recent call last):
 FileNotFoundError: no data in /data
 """
 
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            "Traceback (most recent call last):",
+            "KeyError:",
+            "\n",
+            "\r",
+            "\x85",
+            "\u2028",
+            "\x00",
+            "\x1b",
+            " ",
+            "a",
+            "~^",
+        ]
+    ),
+    max_size=12,
+).map("".join)
+
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("", ""),
         ("\n \n", ""),
+        ("\x00\x07\nout of memory", "out of memory"),
         ("out of memory", "out of memory"),
         ("its worker ended: rank 1\nsecond line", "its worker ended: rank 1"),
         (TRACE, "FileNotFoundError: no data in /data"),
@@ -39,7 +59,7 @@ def test_the_cause_is_one_line(text: str, line: str) -> None:
 
 
 @settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
-@given(st.text(max_size=700))
+@given(st.text(max_size=700) | PIECES)
 def test_whatever_it_is_given_it_is_one_short_line_and_says_something(text: str) -> None:
     found = cause(text)
     assert len(found.splitlines()) <= 1 and len(found) <= CAUSE_CHARS and found == found.strip()
