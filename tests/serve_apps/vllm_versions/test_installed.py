@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ebbtide.config.sections.endpoint_section import RESERVED_ENGINE_KEYS
 from ebbtide_serve.vllm_versions.argument_types import named
 from ebbtide_serve.vllm_versions.engine_arguments import BECOMES, argument_findings
-from ebbtide_serve.vllm_versions.known_facts import default_facts
+from ebbtide_serve.vllm_versions.known_facts import all_facts
 from ebbtide_serve.vllm_versions.supported import installed_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -67,10 +67,8 @@ def refusals(kind: Any, field: str, value: object) -> bool:
 def test_what_is_refused_before_a_start_is_refused_by_vllm_itself() -> None:
     """Each argument that ends in a field of one of its configuration classes, and the fields of these."""
     vllm_config = pytest.importorskip("vllm.config")
-    facts = default_facts()
+    facts = next(facts for facts in all_facts() if facts.version == installed_version())
     classes: dict[str, Any] = {name: kind for name, kind in vars(vllm_config).items() if dataclasses.is_dataclass(kind)}
-    if installed_version() != facts.version:
-        pytest.skip("the facts of other versions are of an earlier form")
     wrong = []
     homes: dict[str, list[Any]] = {}
     for name, kind in classes.items():
