@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 from hypothesis import given
 from hypothesis import strategies as st
-from huggingface_hub.errors import StrictDataclassFieldValidationError
 from pydantic import BaseModel, TypeAdapter, model_validator
 
 from ebbtide_serve.engine.permanent_errors import PERMANENT, WRONG_PATH, is_permanent
