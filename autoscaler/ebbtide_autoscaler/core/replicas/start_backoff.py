@@ -40,8 +40,8 @@ class StartAttempts:
         """What has failed, and when it is tried again, for a person."""
         when = f"the next try is in {self.wait_s:.0f} s" if self.wait_s else "it is tried again"
         more = f"; more: ebbtide logs {self.last.id}" if self.last is not None else ""
-        alike = "; it would end alike on every slot" if self.permanent else ""
-        return f"its start failed {many(self.failures, 'time')} in a row: {self.why[:MOST_WHY]}{alike}; {when}{more}"
+        alike = ", and would on every slot" if self.permanent else ""
+        return f"its start failed {many(self.failures, 'time')} in a row{alike}: {self.why[:MOST_WHY]}; {when}{more}"
 
 
 def refresh_lookups(state: PoolState) -> None:

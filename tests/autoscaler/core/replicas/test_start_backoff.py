@@ -92,7 +92,7 @@ def test_no_job_steps_aside_for_a_start_that_would_end_alike() -> None:
         found = look(busy, traffic=FLOOD)
         assert kinds(found) == moves, ago_s
         if not moves:
-            assert "no such value; it would end alike on every slot" in " ".join(why for _, why in found.waits)
+            assert "in a row, and would on every slot: no such value; " in " ".join(why for _, why in found.waits)
     other = with_job(failed(a_pool(), SEAT0, S0, 3.0), a_job(), (S0, S1, S2), at_s=NOW - 40.0)
     assert kinds(look(other, traffic=FLOOD)) == ["ParkJob"]
 
