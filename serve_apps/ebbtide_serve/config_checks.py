@@ -1,14 +1,16 @@
-"""What this room knows of a pool file before a GPU is granted: the arguments of vLLM's engine.
+"""What this room knows of a pool file before a GPU is granted: the arguments of vLLM's engine, by name and by model.
 
 The platform finds it by the entry point ``ebbtide.config_checks``. Imports neither vLLM nor Ray.
 """
 
+import os
 from collections.abc import Iterator
 
 from ebbtide.client.seat_actuator import VLLM_ENGINE
 from ebbtide.config.checks.room_checks import Look
 from ebbtide.config.finding import Finding
 from ebbtide.config.pool_file import PoolFile
+from ebbtide_serve.model_checks.model_findings import model_findings
 from ebbtide_serve.vllm_versions.engine_arguments import argument_findings
 from ebbtide_serve.vllm_versions.known_facts import all_facts, default_facts, facts_here
 from ebbtide_serve.vllm_versions.supported import installed_version, other_builds, why_not
@@ -17,9 +19,11 @@ INSTALL = "pip install 'ebbtide[gpu]' (on a machine without GPUs: 'ebbtide[cpu]'
 
 
 def engine_arguments(config: PoolFile, look: Look) -> Iterator[Finding]:
-    """Names and values in `engine` of each endpoint that vLLM serves, and whether this machine has a vLLM to serve it.
+    """Names and values in `engine` of each endpoint that vLLM serves, whether its model's config.json goes with them,
+    and whether this machine has a vLLM to serve it.
 
-    ``look.offline``: by the default version's facts, else by those of the version that is installed here.
+    ``look.offline``: by the default version's facts, else by those of the version that is installed here; no model is
+    looked at.
     """
     served = [(index, one) for index, one in enumerate(config.endpoints) if one.engine_class in (None, VLLM_ENGINE)]
     if not served:
@@ -29,13 +33,15 @@ def engine_arguments(config: PoolFile, look: Look) -> Iterator[Finding]:
         yield Finding(("endpoints", served[0][0]), refusal, at_key=True)
         return
     given = [(index, one) for index, one in served if one.engine]
-    if not given:
+    facts = None if not given else default_facts() if look.offline else facts_here(look.note)
+    if facts is not None:
+        for index, endpoint in given:
+            yield from argument_findings(facts, endpoint.engine, ("endpoints", index, "engine"), others=all_facts)
+    if look.offline:
         return
-    facts = default_facts() if look.offline else facts_here(look.note)
-    if facts is None:
-        return
-    for index, endpoint in given:
-        yield from argument_findings(facts, endpoint.engine, ("endpoints", index, "engine"), others=all_facts)
+    for index, endpoint in served:
+        loc = ("endpoints", index)
+        yield from model_findings(endpoint, loc, shared_dir=config.pool.shared_dir, environ=os.environ)
 
 
 def _refusal(config: PoolFile, look: Look) -> str:

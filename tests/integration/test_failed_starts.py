@@ -30,6 +30,11 @@ endpoints:
     engine_class: ebbtide_serve.testing.process_engine:ProcessEngine
     replicas: {{min: 1, max: 1}}
     engine: {{fail_start: "{fails}"}}
+  - name: lazy
+    model: m2
+    engine_class: ebbtide_serve.testing.process_engine:ProcessEngine
+    replicas: {{min: 0, max: 2}}
+    engine: {{refuse_start: "{refuses}"}}
 """
 
 
@@ -39,18 +44,18 @@ class Case:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, a_free_port()
 
-    def write(self, fails: str = "") -> str:
+    def write(self, fails: str = "", refuses: str = "") -> str:
         path = self.folder / "pool.yaml"
-        path.write_text(FILE.format(name=f"f{os.getpid()}", port=self.port, fails=fails))
+        path.write_text(FILE.format(name=f"f{os.getpid()}", port=self.port, fails=fails, refuses=refuses))
         return str(path)
 
     @property
     def pool(self) -> Pool:
         return Pool(load_cluster(), self.folder)
 
-    def ask(self) -> tuple[int, dict[str, str], str]:
+    def ask(self, model: str = "chat") -> tuple[int, dict[str, str], str]:
         """A request of a client: status, headers, body."""
-        body = json.dumps({"model": "chat", "messages": [{"role": "user", "content": "a"}]}).encode()
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": "a"}]}).encode()
         url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
         request = urllib.request.Request(url, body, {"content-type": "application/json"})
         try:
@@ -111,3 +116,36 @@ def test_04_a_revision_that_fails_ends_with_1_and_the_old_replica_serves_on(case
     assert case.ask()[0] == 200
     assert ebbtide_here("up", "--rollback", "--yes").exit_code == 0
     assert case.ask()[0] == 200
+
+
+REFUSED = "vLLM: ModelConfig: max_model_len (999999) is greater than 2048"
+
+
+def test_05_what_would_end_alike_on_every_slot_is_tried_once_and_the_first_request_gets_its_503(case: Case) -> None:
+    """No minimum: `up` starts nothing of it."""
+    assert ebbtide_here("up", case.write(refuses=REFUSED)).exit_code == 0
+    status, headers, body = case.ask("lazy")
+    error = json.loads(body)["error"]
+    assert (status, error["type"], error["code"]) == (503, "endpoint_unavailable", "start_failed")
+    assert 30 < int(headers["retry-after"]) <= 60
+    (lazy,) = [one for one in case.pool.status()["endpoints"] if one["endpoint"] == "lazy"]
+    assert (lazy["failures"], lazy["permanent"]) == (1, True)
+    assert {seat["seat"]: seat["starts"] for seat in lazy["seats"] if seat["starts"]} == {"lazy/0": 1}, "no other seat"
+    again = case.ask("lazy")
+    assert again[0] == 503 and re.search(r"the id (\S+)\.$", json.loads(again[2])["error"]["message"])
+    (lazy,) = [one for one in case.pool.status()["endpoints"] if one["endpoint"] == "lazy"]
+    assert lazy["failures"] == 1 and REFUSED in lazy["last_error"]
+    assert case.ask()[0] == 200, "the other endpoint serves on"
+
+
+def test_06_a_new_revision_is_tried_at_once(case: Case) -> None:
+    assert ebbtide_here("up", case.write()).exit_code == 0
+    assert case.ask("lazy")[0] == 200
+
+
+def test_07_up_gives_up_after_the_first_such_start_where_a_replica_always_runs(case: Case) -> None:
+    path = Path(case.write(refuses=REFUSED))
+    path.write_text(path.read_text().replace("{min: 0, max: 2}", "{min: 1, max: 2}"))
+    done = ebbtide_here("up", str(path), check=False)
+    assert done.exit_code == 1
+    assert f"lazy: it did not start: {REFUSED} (it would end alike on every slot; " in done.stderr

@@ -77,13 +77,17 @@ def test_a_pool_of_this_machine_needs_a_vllm_that_serves(monkeypatch: pytest.Mon
     assert told(joined, starting=True) == [], "replicas run on other machines"
 
 
-def test_neither_vllm_nor_ray_nor_torch_is_imported() -> None:
+def test_neither_vllm_nor_ray_nor_torch_is_imported(tmp_path: Path) -> None:
+    """Also where a model's config.json is looked at."""
+    config = '{"model_type": "llama", "max_position_embeddings": 2048}'
+    (tmp_path / "config.json").write_text(config)
+    text = TEXT.replace("model: m", f"model: {tmp_path}").replace("enforce_eagr: true", "max_model_len: 9000")
     program = f"""
 import sys
 from pathlib import Path
 from ebbtide.config.checks.room_checks import Look, room_problems
 from ebbtide.config.loading.pool_file_loader import load_text
-assert room_problems(load_text({TEXT!r}, path=Path("p")), Look(note=print))
+assert "at most 2048" in str(room_problems(load_text({text!r}, path=Path("p")), Look(note=print)))
 print({{"vllm", "ray", "torch", "click"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -63,6 +63,8 @@ def read_pool_file(file: Path, *, import_models: bool = False, quiet: bool = Fal
 
         if import_models:
             bring_in(loaded, quiet=quiet)
+            if problems := room_problems(loaded, Look(starting=True, note=lambda line: None)):  # of models that came
+                raise ConfigErrors(problems)
         elif absent := missing_problems(loaded):
             raise ConfigErrors(absent)
     return bring_up.with_digests(with_hub_models(loaded).config, os.environ)

@@ -8,6 +8,7 @@ from ebbtide.config.pool_file import PoolFile
 from ebbtide.pool.plural import many
 
 TRIES = 2  # a first start may fail by chance: an engine that runs into the memory of the one before, say
+TRIES_PERMANENT = 1  # of what would end alike on every slot
 COMING = frozenset({"placing", "starting", "waking"})
 SERVES = frozenset({"ready", "draining"})
 
@@ -68,7 +69,7 @@ def rollout(
         seats = one["seats"] if one is not None else []
         comes = any(seat["state"] in COMING for seat in seats)
         wanted = name in watched or (one is not None and one["replicas_min"] > 0)
-        if one is not None and wanted and one["failures"] >= TRIES and one["failures"] > before.get(name, 0):
+        if one is not None and wanted and one["failures"] >= _tries(one) and one["failures"] > before.get(name, 0):
             failed.append(_failure(name, one))
             continue
         if name in rolling:
@@ -78,6 +79,11 @@ def rollout(
             left.append(f"{name}: {_first_replica(one, comes=comes)}")
             moving |= comes or bool(one["failures"]) or not one["waits"]
     return Rollout(tuple(left), tuple(failed), bool(left) and not moving)
+
+
+def _tries(one: Mapping[str, Any]) -> int:
+    """Failed starts after which no more are waited for."""
+    return TRIES_PERMANENT if one.get("permanent") else TRIES
 
 
 def _is_there(one: Mapping[str, Any], *, needs_one: bool) -> bool:
@@ -108,4 +114,5 @@ def _failure(name: str, one: Mapping[str, Any]) -> str:
     rest = "the replicas that it had serve on" if serves else "it has no replica, and is tried again"
     more = f"; more: ebbtide logs {one['failed_seat']}" if one.get("failed_seat") else ""
     tries = many(one["failures"], "start")
-    return f"{name}: {one['last_error']} ({tries} failed in a row; {rest}{more})"
+    alike = "it would end alike on every slot" if one.get("permanent") else f"{tries} failed in a row"
+    return f"{name}: {one['last_error']} ({alike}; {rest}{more})"

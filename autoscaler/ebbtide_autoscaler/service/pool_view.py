@@ -144,6 +144,7 @@ def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
     found = start_attempts(now_s, state, endpoint, state.endpoints[endpoint].spec.replicas_max)
     return {
         "failures": found.failures,
+        "permanent": found.permanent,
         "last_error": found.why or None,
         "failed_seat": found.last.id if found.last is not None else None,
         "failure": found.last.failure if found.last is not None else None,

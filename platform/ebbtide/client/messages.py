@@ -165,6 +165,7 @@ class ReplicaReport:
     stages_s: Mapping[str, float] = field(default_factory=dict)  # start-up stages so far
     loads: tuple[RankLoad, ...] = ()  # of its ranks, once it is up
     error: str = ""
+    permanent: bool = False  # `error` is about what its engine was told: another start of it ends alike, on any slot
     seq: int = 0
     park_bytes: int = 0  # host memory that it needs in order to park; 0: it cannot
     cannot_park: str = ""  # why not

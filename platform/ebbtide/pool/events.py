@@ -421,12 +421,13 @@ class SeatParked:
 class SeatStopped:
     """The seat's replica was told to exit: drained, given up, or dead for good.
 
-    ``failed``: it counts as a failure, unless it drained or its node died.
+    ``failed``: it counts as a failure, unless it drained or its node died. ``permanent``: another start ends alike.
     """
 
     seat: SeatId
     why: str
     failed: bool = True
+    permanent: bool = False
     kind: Literal["seat_stopped"] = "seat_stopped"
 
 

@@ -98,6 +98,7 @@ class SeatRecord:
     wakes: int = 0
     starts: int = 0  # replicas that landed here
     failures: int = 0  # in a row: starts that ended before READY, and deaths soon after it
+    permanent: bool = False  # the last of these was for what its revision says: no other start of it can succeed
     revision: str = ""  # of its present or last replica
     last_error: str = ""  # why its last replica failed
     failure: RecordId | None = None  # the event that says so

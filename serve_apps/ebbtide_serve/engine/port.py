@@ -73,6 +73,7 @@ class Engine(Protocol):
         """Bring it up; it answers from then on.
 
         Raises:
+            EngineRefused: it does not take what it was told: another start can only end alike, on any slot.
             EngineFailed: it does not start; nothing of it is left running.
         """
 

@@ -19,7 +19,7 @@ from ebbtide.client.messages import RankLoad, ReplicaOrders, ReplicaPhase, Repli
 from ebbtide_serve.engine.fault_record import one_line
 from ebbtide_serve.engine.port import Engine, EngineStats
 from ebbtide_serve.engine.start_report import TellsOfItsStart, sound
-from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.errors import EngineFailed, EngineRefused
 from ebbtide_serve.process.lease_devices import locks_gone
 from ebbtide_serve.process.lease_env import EngineLease
 from ebbtide_serve.replica.http_app import ReplicaApp
@@ -88,6 +88,7 @@ class ReplicaServer:
         self._parking: Parking | None = None  # once it is up
         self._loads: tuple[RankLoad, ...] = ()
         self._error = ""
+        self._permanent = False
         self._reporter: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -123,6 +124,7 @@ class ReplicaServer:
         # An engine of one's own may raise anything; without its word the reason why the replica is gone would be lost.
         except Exception as error:
             self._error = str(error) if isinstance(error, EngineFailed) else one_line(error)
+            self._permanent = isinstance(error, EngineRefused)
             await self._report()
             raise
         self._engine = engine
@@ -162,6 +164,7 @@ class ReplicaServer:
             stages_s=dict(self._stages.stages_s),
             loads=self._loads,
             error=self._error or ("" if parking is None else parking.error),
+            permanent=self._permanent,
             park_bytes=0 if parking is None else parking.can.host_bytes,
             cannot_park="" if parking is None else parking.can.why_not,
         )

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from ebbtide.agent.errors import SlotBusy
 from ebbtide.agent.slot_locks.slot_lock import SlotLock
 from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
-from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.errors import EngineFailed, EngineRefused
 from ebbtide_serve.process.lease_env import lease_from_environment
 from ebbtide_serve.process.parent_watch import arm_from_environment
 
@@ -33,6 +33,7 @@ class FakeArgs:
     max_running: int = 16  # further sequences wait
     max_model_len: int = 4096  # words of prompt and answer
     fail_start: str = ""  # the message to fail with
+    refuse_start: str = ""  # the same as a failure that is permanent
     fail_after_tokens: int = 0  # die in the middle of the stream that reaches it; 0 = never
     own_process: bool = False
     arms_itself: bool = True  # the child watches its parent by itself, as vLLM does with our plugin
@@ -61,6 +62,8 @@ class FakeEngine:
     async def start(self) -> None:
         """See the port."""
         await asyncio.sleep(self.args.start_s)
+        if self.args.refuse_start:
+            raise EngineRefused(self.args.refuse_start)
         if self.args.fail_start:
             raise EngineFailed(self.args.fail_start)
         if self.args.own_process:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply
 from ebbtide_serve.engine.sleep import CanSleep
-from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.errors import EngineFailed, EngineRefused
 from ebbtide_serve.process.lease_env import EngineLease
 from ebbtide_serve.testing.openai_words import Asked, Events, parse_request, whole
 
@@ -43,6 +43,7 @@ class ProcessArgs:
     fail_sleep: str = ""  # the message to fail with
     fail_wake: str = ""
     fail_start: str = ""  # never becomes healthy: the message to fail with, before any lock is taken
+    refuse_start: str = ""  # the same as a failure that is permanent
 
 
 class ProcessEngine:
@@ -69,6 +70,8 @@ class ProcessEngine:
 
     async def start(self) -> None:
         """See the port."""
+        if self.args.refuse_start:
+            raise EngineRefused(self.args.refuse_start)
         if self.args.fail_start:
             raise EngineFailed(self.args.fail_start)
         ours, theirs = socket.socketpair()

@@ -24,6 +24,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -32,10 +33,11 @@ from ebbtide.client.slot_share import slot_share_from_environment
 from ebbtide.storage.objects.object_store import ObjectStore
 from ebbtide_serve.engine.fault_record import FaultRecord
 from ebbtide_serve.engine.memory_bounds import cpu_memory_defaults
+from ebbtide_serve.engine.permanent_errors import is_permanent
 from ebbtide_serve.engine.port import EngineSettings, EngineStats, JsonReply, Reply, Route, StreamReply, error_reply
 from ebbtide_serve.engine.sleep import CanSleep
 from ebbtide_serve.engine.start_report import StartReport, loads_of, stages_of
-from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.errors import EngineFailed, EngineRefused
 from ebbtide_serve.loading.flat.publishing import publish_flat
 from ebbtide_serve.process.background import nicely
 from ebbtide_serve.process.lease_env import EngineLease
@@ -119,7 +121,7 @@ class VllmEngine:
             defaults["model_loader_extra_config"] = self._settings.weights.to_extra()
         ranks = int(str(self._settings.args.get("tensor_parallel_size", 1)))
         defaults["enable_sleep_mode"] = self._settings.sleeps and not current_platform.is_cpu() and ranks == 1
-        began_s = time.monotonic()
+        began_s, configured = time.monotonic(), False
         try:
             args = AsyncEngineArgs(
                 model=self._settings.model_dir,
@@ -127,7 +129,15 @@ class VllmEngine:
                 **(defaults | dict(self._settings.args)),
             )
             loggers = [self._load.logger_factory()]
-            llm: Any = await asyncio.to_thread(AsyncLLM.from_engine_args, args, stat_loggers=loggers)
+            config = await asyncio.to_thread(args.create_engine_config, UsageContext.ENGINE_CONTEXT)
+            configured = True
+            llm: Any = await asyncio.to_thread(
+                AsyncLLM.from_vllm_config,
+                config,
+                stat_loggers=loggers,
+                enable_log_requests=args.enable_log_requests,
+                disable_log_stats=args.disable_log_stats,
+            )
             self._llm = llm
             flags = argparse.Namespace(**(vars(FrontendArgs()) | vars(args)))
             await init_app_state(llm, self._state, flags, await llm.get_supported_tasks())
@@ -142,7 +152,9 @@ class VllmEngine:
             why = f"vLLM: {self._faults.cause(error)}"
             _log.exception("%s; it was started with %s", why, self._settings)
             await self.stop(timeout_s=1.0)
-            raise EngineFailed(why) from error
+            # guard: what fails where the GPU is in use is no wrong argument
+            refused = not configured and is_permanent(error)
+            raise (EngineRefused if refused else EngineFailed)(why) from error
 
     async def _told(self, llm: Any, began_s: float) -> StartReport:
         """What its processes tell of the start; workers of somebody else's tell nothing."""

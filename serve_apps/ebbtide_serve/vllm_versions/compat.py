@@ -1,6 +1,6 @@
 """What `vllm.engine` uses of vLLM and what differs from version to version. Importing this imports vLLM.
 
-Raises `EngineFailed` on import where vLLM is outside the range.
+Raises `EngineRefused` on import where vLLM is outside the range.
 """
 
 from typing import Any

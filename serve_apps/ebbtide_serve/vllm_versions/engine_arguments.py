@@ -1,5 +1,6 @@
 """What is wrong with the engine arguments of an endpoint, by the facts of one version of vLLM."""
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -101,12 +102,12 @@ def _meant(text: str, value: object) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return float(value) if isinstance(value, int | float) else None
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except ValueError:
+        return None
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator] # text does not overflow
 
 
 def _shown(value: object) -> str:

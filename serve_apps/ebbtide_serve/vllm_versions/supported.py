@@ -3,7 +3,7 @@
 import re
 from importlib import metadata
 
-from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.errors import EngineRefused
 
 FIRST, LAST = (0, 26), (0, 32)
 DEFAULT = "0.29.0"  # which Ray 2.60's own LLM extra names
@@ -37,11 +37,11 @@ def check(version: str) -> tuple[int, int]:
     """Major and minor number of a version within the range.
 
     Raises:
-        EngineFailed: it is outside.
+        EngineRefused: it is outside.
     """
     refusal, number = why_not(version), minor(version)
     if refusal or number is None:
-        raise EngineFailed(refusal)
+        raise EngineRefused(refusal)
     return number
 
 

@@ -68,6 +68,20 @@ def test_the_second_failed_start_is_the_end_and_the_cause_comes_first() -> None:
     )
 
 
+def test_one_failed_start_is_the_end_where_another_would_end_alike() -> None:
+    config = file(1)
+    refused = fold(declared(config), *FAILS[:2], SeatStopped(SEAT1, "no such value", permanent=True), at_s=NOW - 1)
+    said = "chat: no such value (it would end alike on every slot; it has no replica, and is tried again; "
+    assert look(config, refused).failed == (f"{said}more: ebbtide logs chat/1)",)
+    assert look(file(0), fold(declared(file(0)), *FAILS[:2], *refused_then_gone(), at_s=NOW)) == Rollout()
+    mended = file(1, seed=1)
+    assert not look(mended, declared(mended, fold(refused, *FAILS[3:], at_s=NOW))).failed
+
+
+def refused_then_gone() -> tuple[Body, ...]:
+    return (SeatStopped(SEAT1, "no such value", permanent=True), *FAILS[3:])
+
+
 def test_a_revision_that_fails_is_the_end_while_the_old_replica_serves_on() -> None:
     old, new = file(0), file(0, seed=1)
     state = declared(new, fold(declared(old), *SERVES, at_s=NOW - 100))

@@ -68,6 +68,7 @@ def test_what_a_person_asked_for_and_what_failed_can_be_seen() -> None:
     seen = view(state, Observation(started_s=0.0), {}, 2_001.0)
     endpoint = seen["endpoints"][0]
     assert (endpoint["failures"], endpoint["next_try_s"], endpoint["last_error"]) == (1, 1.0, "no luck")
+    assert not endpoint["permanent"]
     assert seen["nodes"][0]["drained"]
 
 

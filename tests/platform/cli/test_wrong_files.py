@@ -139,7 +139,7 @@ def folder(tmp_path: Path) -> Path:
     model = tmp_path / "models" / "tiny"
     model.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json"):
-        (model / name).write_text("{}")
+        (model / name).write_text('{"model_type": "llama"}')
     (model / "model.safetensors").write_bytes(bytes(64))
     return tmp_path
 

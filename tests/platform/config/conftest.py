@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> Path:
     """A directory in which the valid file and all that it names are there; returns the file."""
     model = tmp_path / "models" / "tiny"
     model.mkdir(parents=True)
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"model_type": "llama"}')
     (model / "tokenizer.json").write_text("{}")
     (model / "model.safetensors").write_bytes(bytes(64))
     (tmp_path / "code").mkdir()

@@ -160,3 +160,15 @@ def test_failures_of_one_revision_say_nothing_of_another() -> None:
     assert after(state, READY[0]).seats[SEAT].failures == 1
     other = after(state, EndpointDeclared(replace(ENDPOINT, revision="b")), READY[0])
     assert (other.seats[SEAT].failures, other.seats[SEAT].revision) == (0, "b")
+
+
+def test_a_failure_is_permanent_until_the_next_one_says_otherwise_or_the_revision_is_another() -> None:
+    state = after(pool(), EndpointDeclared(replace(ENDPOINT, revision="a")), READY[0])
+    state = after(state, SeatStopped(SEAT, "w", permanent=True), SlotFreed(S2), SeatGone(SEAT))
+    assert state.seats[SEAT].permanent and after(state, READY[0]).seats[SEAT].permanent
+    assert not after(state, READY[0], SeatStopped(SEAT, "w")).seats[SEAT].permanent
+    assert not after(state, *READY, DrainSeat(SEAT, "r")).seats[SEAT].permanent, "it came up after all"
+    other = after(state, EndpointDeclared(replace(ENDPOINT, revision="b")), READY[0])
+    assert not other.seats[SEAT].permanent
+    lost = after(pool(), READY[0], NodeLost(NODE), SeatStopped(SEAT, "w", permanent=True)).seats[SEAT]
+    assert (lost.failures, lost.permanent) == (0, False), "a dead node is no failure of its replica"

@@ -139,6 +139,32 @@ async def test_an_engine_that_does_not_start_is_reported_with_its_reason(
     await replica.stop(0.0)
 
 
+@pytest.mark.parametrize(("how", "permanent"), [("fail_start", False), ("refuse_start", True)])
+async def test_an_engine_that_does_not_take_what_it_was_told_says_so(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path, how: str, permanent: bool
+) -> None:
+    with pytest.raises(EngineFailed, match="no such value"):
+        await replica.start(lease(tmp_path), made(**{how: "no such value"}))
+    assert (arbiter.last.error, arbiter.last.permanent) == ("no such value", permanent)
+    await replica.stop(0.0)
+
+
+async def test_what_an_engine_of_ones_own_raises_while_it_starts_is_not_known_to_be_permanent(
+    replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
+) -> None:
+    class Raises(FakeEngine):
+        async def start(self) -> None:
+            raise ValueError("of its GPU, perhaps")
+
+    async def make() -> Engine:
+        return Raises(EngineSettings("m", ""))
+
+    with pytest.raises(ValueError):
+        await replica.start(lease(tmp_path), make)
+    assert (arbiter.last.error, arbiter.last.permanent) == ("ValueError: of its GPU, perhaps", False)
+    await replica.stop(0.0)
+
+
 async def test_serves_on_when_the_arbiter_is_dead_and_obeys_it_when_it_is_back(
     replica: ReplicaServer, arbiter: Arbiter, tmp_path: Path
 ) -> None:

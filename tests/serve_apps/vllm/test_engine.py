@@ -19,7 +19,7 @@ import pytest_asyncio
 from ebbtide.agent.slot_locks.slot_lock import probe
 from ebbtide.client.messages import SlotRef
 from ebbtide_serve.engine.port import EngineSettings
-from ebbtide_serve.errors import EngineFailed
+from ebbtide_serve.errors import EngineFailed, EngineRefused
 from tests.serve_apps.odd_bodies import odd_bodies
 from tests.serve_apps.replica_under_test import HEADERS, SLOT_INDEX, ReplicaUnderTest, gone, until
 
@@ -270,3 +270,58 @@ async def test_why_the_engine_process_did_not_start_is_told_in_one_line(tmp_path
     )
     assert replica.report["error"].startswith(tuple(f"vLLM: ValueError: {refusal}" for refusal in refusals))
     assert len(replica.report["error"].splitlines()) == 1
+    assert not replica.report["permanent"], "on another slot there may be more memory"
+
+
+def with_config(tiny_model: Path, folder: Path, **changes: object) -> str:
+    """The model, but for its config.json."""
+    for file in tiny_model.iterdir():
+        if file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    config = json.loads((tiny_model / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("args", "changes", "cause"),
+    [
+        ({"max_model_len": 999999}, {}, "User-specified max_model_len (999999) is greater than the derived"),
+        ({"max_num_batched_tokens": 4, "max_num_seqs": 8}, {}, "max_num_batched_tokens"),
+        ({}, {"architectures": ["NoSuchForCausalLM"]}, "NoSuchForCausalLM"),
+        ({}, {"model_type": "no_such_type"}, "no_such_type"),
+        ({}, {"max_position_embeddings": "many"}, ""),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+async def test_what_vllm_does_not_take_is_permanent(
+    args: dict[str, object], changes: dict[str, object], cause: str, tmp_path: Path, tiny_model: Path
+) -> None:
+    module = pytest.importorskip("ebbtide_serve.vllm.engine")
+    engine = module.VllmEngine(EngineSettings("tiny", with_config(tiny_model, tmp_path, **changes), ARGS | args))
+    with pytest.raises(EngineRefused) as refused:
+        await engine.start()
+    assert cause in str(refused.value)
+
+
+async def test_a_config_that_is_no_json_is_permanent(tmp_path: Path, tiny_model: Path) -> None:
+    module = pytest.importorskip("ebbtide_serve.vllm.engine")
+    model = with_config(tiny_model, tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": [')
+    with pytest.raises(EngineRefused):
+        await module.VllmEngine(EngineSettings("tiny", model, ARGS)).start()
+
+
+@pytest.mark.proves("what fails where the GPU is in use is no wrong argument")
+async def test_what_is_raised_after_the_configuration_is_built_is_not_permanent(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = pytest.importorskip("ebbtide_serve.vllm.engine")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("too large")
+
+    monkeypatch.setattr(module.AsyncLLM, "from_vllm_config", refuse)
+    with pytest.raises(EngineFailed) as failed:
+        await module.VllmEngine(EngineSettings("tiny", str(tiny_model), ARGS)).start()
+    assert type(failed.value) is EngineFailed and "too large" in str(failed.value)

@@ -116,7 +116,7 @@ def _next(
 
 def _starting(seat: SeatRecord, report: ReplicaReport | None, waited_s: float, limits: Limits) -> Body | None:
     if report is not None and report.error:
-        return SeatStopped(seat.id, f"it did not start: {_cause(report.error)}")
+        return SeatStopped(seat.id, f"it did not start: {_cause(report.error)}", permanent=report.permanent)
     # guard: a replica that dies while it starts is given up
     if report is not None and seat.replica and report.replica != seat.replica:
         return SeatStopped(seat.id, "its replica died while it started")

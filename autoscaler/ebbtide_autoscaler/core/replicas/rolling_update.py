@@ -74,6 +74,9 @@ def _replace(target: ReplicaTarget, plan: Plan, old: SeatRecord, found: StartAtt
         else:
             plan.waits.append((old.id, f"{why}; its successor waits for its turn to be placed"))
         return
+    if found.permanent and found.disturb_in_s:  # guard: no job steps aside for the successor that would not come up
+        plan.waits.append((old.id, f"{why}; it stays until a slot is free for its successor: {found.story()}"))
+        return
     if (  # guard: an old replica waits for room that there can be
         seat is not None
         and must

@@ -3,6 +3,10 @@
 While no replica of the revision in force has shown that it works, all seats of the endpoint share one series of
 failures and one is tried at a time: else an endpoint that fails at once would fail on every seat in turn. Each try
 waits twice as long as the last one, and jobs step aside for a try less and less often, as they lose time by it.
+
+A failure is permanent where the engine does not take what the revision tells it: that is so on every seat and slot.
+Then the same seat is tried, at the longest pause from the first failure on, and at the cost of a job after the longest
+time of all: only what the revision names, such as its model's files, may have been mended meanwhile.
 """
 
 from dataclasses import dataclass
@@ -30,12 +34,14 @@ class StartAttempts:
     failures: int = 0  # in a row, of the revision in force
     why: str = ""  # the last of these failures
     last: SeatRecord | None = None  # whose that was
+    permanent: bool = False  # another start ends alike
 
     def story(self) -> str:
         """What has failed, and when it is tried again, for a person."""
         when = f"the next try is in {self.wait_s:.0f} s" if self.wait_s else "it is tried again"
         more = f"; more: ebbtide logs {self.last.id}" if self.last is not None else ""
-        return f"its start failed {many(self.failures, 'time')} in a row: {self.why[:MOST_WHY]}; {when}{more}"
+        alike = ", and would on every slot" if self.permanent else ""
+        return f"its start failed {many(self.failures, 'time')} in a row{alike}: {self.why[:MOST_WHY]}; {when}{more}"
 
 
 def refresh_lookups(state: PoolState) -> None:
@@ -54,13 +60,16 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
     names, taken = _names(endpoint, 1 << limit.bit_length())[:limit], _taken(state.seats).get(endpoint, {})
     cold = [name for name in names if name not in taken]
     revision = state.endpoints[endpoint].spec.revision
-    failing = [seat for seat in _failed(state.seats).get(endpoint, {}).values() if _fails(now_s, seat, revision)]
-    if not failing:
+    failed = [seat for seat in _failed(state.seats).get(endpoint, {}).values() if seat.revision == revision]
+    if not failed:
         return StartAttempts(tuple(cold))
     known = {seat.id: seat for seat in state.seats_of(endpoint)}
+    works = any(seat.state is SeatState.READY and seat.revision == revision for seat in known.values())
+    failing = [seat for seat in failed if _fails(now_s, seat, works=works)]
+    if not failing:
+        return StartAttempts(tuple(cold))
     last = max(failing, key=lambda seat: seat.since_s)
     count = sum(seat.failures for seat in failing)
-    works = any(seat.state is SeatState.READY and seat.revision == revision for seat in known.values())
     # guard: a seat that failed beside good ones waits alone
     if works:  # so it is the seat, or its slots
         held = {
@@ -68,10 +77,15 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
         }
         free = tuple(name for name in cold if name not in held)
         return StartAttempts(free, min(held.values(), default=0.0), 0.0, last.failures, last.last_error, last)
-    wait_s = _left_s(now_s, last.since_s, count, BACKOFF_MAX_S)
-    disturb_in_s = _left_s(now_s, last.since_s, count, DISTURB_MAX_S)
+    permanent = any(seat.permanent for seat in failing)
+    wait_s = max(0.0, last.since_s + pause_s(count, permanent=permanent) - now_s)
+    # guard: no job steps aside for a start that would end alike
+    longest_s = DISTURB_MAX_S if permanent else backoff_s(count, DISTURB_MAX_S)
+    disturb_in_s = max(0.0, last.since_s + longest_s - now_s)
     trying = any(seat.state in (SeatState.PLACING, SeatState.STARTING, SeatState.STOPPING) for seat in known.values())
     best = min(cold, key=lambda name: known[name].failures if name in known else 0, default=None)
+    if permanent and last.id in cold:  # guard: no other seat is tried after a permanent failure
+        best = last.id
     may = (
         ()
         if (
@@ -81,7 +95,12 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
         )
         else (best,)
     )
-    return StartAttempts(may, wait_s, disturb_in_s, count, last.last_error, last)
+    return StartAttempts(may, wait_s, disturb_in_s, count, last.last_error, last, permanent)
+
+
+def pause_s(failures: int, *, permanent: bool) -> float:
+    """Seconds from the last of so many failures in a row to the next try."""
+    return BACKOFF_MAX_S if permanent else backoff_s(failures)
 
 
 @group_by(order=number_of)
@@ -99,10 +118,10 @@ def _names(endpoint: EndpointName, limit: int) -> tuple[SeatId, ...]:
     return tuple(seat_id(endpoint, number) for number in range(limit))
 
 
-def _fails(now_s: float, seat: SeatRecord, revision: str) -> bool:
-    """Whether the seat's failures still count: of this revision, without a success since, and not of long ago."""
-    recent = now_s - seat.since_s < DISTURB_MAX_S
-    return bool(seat.failures) and seat.revision == revision and recent and not is_sound(seat, now_s)
+def _fails(now_s: float, seat: SeatRecord, *, works: bool) -> bool:
+    """Whether the seat's failures still count: without a success since, and not of long ago, unless nothing works."""
+    counts = now_s - seat.since_s < DISTURB_MAX_S or (seat.permanent and not works)
+    return counts and not is_sound(seat, now_s)
 
 
 def _left_s(now_s: float, since_s: float, failures: int, at_most_s: float) -> float:

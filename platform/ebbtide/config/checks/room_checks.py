@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, cast
 
+from ebbtide.config.checks.hub_models import with_hub_models
 from ebbtide.config.errors import ConfigErrors, ConfigProblem
 from ebbtide.config.finding import Finding
 from ebbtide.config.loading.pool_file_loader import LoadedFile
@@ -53,6 +54,7 @@ def check_rooms(loaded: LoadedFile, look: Look) -> None:
 def room_problems(loaded: LoadedFile, look: Look, entries: Iterable[EntryPoint] | None = None) -> list[ConfigProblem]:
     """Like :func:`check_rooms`, and returns the problems. ``entries``: default all that are installed."""
     found: list[Finding] = []
+    config = loaded.config if look.offline else with_hub_models(loaded).config
     for entry in sorted(entry_points(group=GROUP) if entries is None else entries, key=lambda one: one.name):
         try:
             check = cast(ConfigCheck, entry.load())
@@ -62,5 +64,5 @@ def room_problems(loaded: LoadedFile, look: Look, entries: Iterable[EntryPoint] 
             why = (str(error).splitlines() or [""])[0]
             look.note(f"what {entry.name!r} ({entry.value}) knows is not checked: {type(error).__name__}: {why}")
             continue
-        found += check(loaded.config, look)
+        found += check(config, look)
     return [loaded.problem(one) for one in found]

@@ -117,6 +117,7 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
         revision=spec.revision,
         # guard: failures of another revision say nothing of this one
         failures=record.failures if record.revision == spec.revision else 0,  # those of another say nothing of this
+        permanent=record.permanent and record.revision == spec.revision,
         cause=event.id,
     )
     return put_seat(state, moved)
@@ -157,7 +158,7 @@ def _drain(state: PoolState, event: Event, body: DrainSeat) -> PoolState:
     moved = replace(move_seat(record, then, event.at_s), asked_s=event.at_s, cause=event.id)
     # guard: a replica that was asked to leave has not failed
     if record.state is SeatState.READY:  # it did all that was asked of it, however short the tide was
-        moved = replace(moved, failures=0, last_error="", failure=None)
+        moved = replace(moved, failures=0, permanent=False, last_error="", failure=None)
     return put_seat(_give_back(state, record, event.at_s), moved)
 
 
@@ -174,9 +175,9 @@ def is_sound(record: SeatRecord, now_s: float) -> bool:
     )
 
 
-def _failed(before: SeatRecord, after: SeatRecord, why: str, event: Event) -> SeatRecord:
+def _failed(before: SeatRecord, after: SeatRecord, why: str, event: Event, *, permanent: bool = False) -> SeatRecord:
     failures = 1 if is_sound(before, event.at_s) else before.failures + 1
-    return replace(after, failures=failures, last_error=why, failure=event.id)
+    return replace(after, failures=failures, permanent=permanent, last_error=why, failure=event.id)
 
 
 def _died(state: PoolState, event: Event, body: SeatDied) -> PoolState:
@@ -208,7 +209,7 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
         and not node_died  # guard: a dead node is no failure of its replica
         and body.failed  # guard: a landing in the wrong place is no failure of the replica
     ):
-        moved = _failed(record, moved, body.why, event)
+        moved = _failed(record, moved, body.why, event, permanent=body.permanent)
     return put_seat(_give_back(state, record, event.at_s), moved)
 
 

@@ -119,6 +119,12 @@ def test_why_a_start_failed_is_one_line(said: str, why: str) -> None:
     assert isinstance(stopped, SeatStopped) and stopped.why == why
 
 
+@pytest.mark.parametrize("permanent", [False, True])
+def test_a_replica_says_whether_another_start_would_end_alike(permanent: bool) -> None:
+    said = report(ReplicaPhase.STARTING, error="no such value", permanent=permanent)
+    assert follow(STARTING, said) == [SeatStopped(SEAT0, "it did not start: no such value", permanent=permanent)]
+
+
 def test_a_seat_that_is_ready_tells_how_its_ranks_got_their_weights() -> None:
     loads = (
         RankLoad(0, "ebbtide_flat", {"posix direct": 7, "buffered": 1}, 0.5),

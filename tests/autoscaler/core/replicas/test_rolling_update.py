@@ -15,7 +15,7 @@ from ebbtide.pool.events import (
     SeatStopped,
     SlotFreed,
 )
-from ebbtide.pool.ids import NodeId
+from ebbtide.pool.ids import NodeId, SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.plan.inputs import EndpointSignals
 from tests.autoscaler.closed_loop import a_job, an_endpoint
@@ -47,10 +47,11 @@ def stale(*, nodes: Mapping[str, int] | None = None, most: int = 1, **changes: o
     return fold(state, EndpointDeclared(replace(spec, revision="b")))
 
 
-def failed(state: PoolState, ago_s: float) -> PoolState:
-    """Its successor was tried on S1 and did not come up."""
-    state = fold(state, GrantSeat(SEAT1, (S1,), "r"), SeatStopped(SEAT1, "out of memory"), at_s=NOW - ago_s)
-    return fold(state, SlotFreed(S1), SeatGone(SEAT1), at_s=NOW - ago_s)
+def failed(state: PoolState, ago_s: float, slot: SlotId = S1, *, permanent: bool = False) -> PoolState:
+    """Its successor was tried there and did not come up."""
+    stopped = SeatStopped(SEAT1, "out of memory", permanent=permanent)
+    state = fold(state, GrantSeat(SEAT1, (slot,), "r"), stopped, at_s=NOW - ago_s)
+    return fold(state, SlotFreed(slot), SeatGone(SEAT1), at_s=NOW - ago_s)
 
 
 def moves(state: PoolState, traffic: EndpointSignals = BUSY, for_s: float = 0.0) -> list[str]:
@@ -121,6 +122,23 @@ def test_the_old_one_waits_for_room_that_can_be_made_and_not_for_room_that_canno
     assert moves(fold(state, NodeDraining(N0, "r"))) == ["ParkJob"]
     state = with_job(stale(nodes={"n0": 1, "n1": 1}), a_job(workers_max=1, min_runtime_s=10**6), slots(1, "n1"))
     assert moves(fold(state, NodeDraining(N0, "r"))) == ["DrainSeat"]
+
+
+@pytest.mark.proves("no job steps aside for the successor that would not come up")
+def test_for_a_successor_that_would_end_alike_no_job_makes_room() -> None:
+    """The old replica serves on, though its node drains; a successor that failed by chance is given its try."""
+    (away,) = slots(1, "n1")
+    for permanent, ago_s, found in (
+        (True, 61.0, []),
+        (True, 590.0, []),
+        (True, 610.0, ["ParkJob"]),
+        (False, 61.0, ["ParkJob"]),
+    ):
+        state = failed(stale(nodes={"n0": 1, "n1": 1}), ago_s, away, permanent=permanent)
+        state = with_job(state, a_job(workers_max=1), (away,), at_s=NOW - 40.0)
+        assert moves(fold(state, NodeDraining(N0, "r"))) == found, (permanent, ago_s)
+    free = failed(stale(nodes={"n0": 1, "n1": 1}), 61.0, away, permanent=True)
+    assert moves(fold(free, NodeDraining(N0, "r"))) == ["GrantSeat"], "a free slot costs nobody anything"
 
 
 @pytest.mark.proves("a replica that starts on a draining node stops at once")

@@ -5,21 +5,26 @@ from dataclasses import replace
 import pytest
 
 from ebbtide.client.messages import RoutingTable
-from ebbtide.pool.events import GrantSeat, SeatGone, SeatLanded, SeatReady, SeatStopped, SlotFreed
+from ebbtide.pool.backoff import BACKOFF_MAX_S
+from ebbtide.pool.events import EndpointDeclared, GrantSeat, SeatGone, SeatLanded, SeatReady, SeatStopped, SlotFreed
+from ebbtide.pool.ids import SlotId
 from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.core.observe.gateway_routes import next_routes
 from ebbtide_autoscaler.core.observe.observation import Observation
+from ebbtide_autoscaler.core.replicas.start_backoff import DISTURB_MAX_S
 from ebbtide_autoscaler.core.replicas.unavailable_endpoints import TRIES, unavailable_endpoints
-from tests.builders.policy import NOW, S0, S1, SEAT0, SEAT1, a_pool, fold, with_ready
+from tests.autoscaler.closed_loop import a_job
+from tests.builders.policy import NOW, S0, S1, S2, SEAT0, SEAT1, a_pool, fold, with_job, with_ready
 
 PAUSE_S = 2.0**TRIES
 
 
-def failed(times: int, ago_s: float = 1.0, state: PoolState | None = None) -> PoolState:
+def failed(times: int, ago_s: float = 1.0, state: PoolState | None = None, *, permanent: bool = False) -> PoolState:
     """``SEAT0`` has failed to start that often in a row, the last time a while ago."""
     state = a_pool() if state is None else state
     for _ in range(times):
-        moves = (GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), SeatStopped(SEAT0, "no luck"), SlotFreed(S0))
+        stopped = SeatStopped(SEAT0, "no luck", permanent=permanent)
+        moves = (GrantSeat(SEAT0, (S0,), "r"), SeatLanded(SEAT0, "a"), stopped, SlotFreed(S0))
         state = fold(state, *moves, SeatGone(SEAT0), at_s=NOW - ago_s)
     return state
 
@@ -49,6 +54,34 @@ def test_while_a_replica_starts_requests_are_held(landed: bool) -> None:
     assert unavailable_endpoints(NOW, state) == {}
     again = fold(state, *([] if landed else [SeatLanded(SEAT1, "b")]), SeatStopped(SEAT1, "again"), at_s=NOW)
     assert unavailable_endpoints(NOW, again), "also before its slot is free"
+
+
+def test_one_failure_is_enough_where_another_start_ends_alike() -> None:
+    for times in (1, 2, 7):
+        state = failed(times, permanent=True)
+        (found,) = unavailable_endpoints(NOW, state).values()
+        assert (found.failure, found.again_s) == (state.seats[SEAT0].failure, NOW - 1.0 + BACKOFF_MAX_S), times
+    assert unavailable_endpoints(NOW, failed(1, BACKOFF_MAX_S, permanent=True)) == {}, "the next try, on a free slot"
+
+
+@pytest.mark.proves("no request is held for a start that would end alike and has no slot")
+def test_no_request_is_held_for_a_start_that_would_end_alike_and_has_no_slot() -> None:
+    def busy(ago_s: float, *, permanent: bool = True, slots: tuple[SlotId, ...] = (S0, S1, S2)) -> PoolState:
+        return with_job(failed(1, ago_s, permanent=permanent), a_job(), slots, at_s=NOW - 0.5)
+
+    for ago_s in (BACKOFF_MAX_S, 300.0, DISTURB_MAX_S - 0.1):
+        (found,) = unavailable_endpoints(NOW, busy(ago_s)).values()
+        assert found.again_s == NOW - ago_s + DISTURB_MAX_S, "when a job would step aside"
+    assert unavailable_endpoints(NOW, busy(DISTURB_MAX_S)) == {}
+    assert unavailable_endpoints(NOW, busy(300.0, slots=(S0, S1))) == {}, "a slot is free"
+    assert unavailable_endpoints(NOW, busy(300.0, permanent=False)) == {}, "it waits for its turn"
+
+
+def test_a_new_revision_of_what_failed_for_good_is_held_for() -> None:
+    state = failed(1, permanent=True)
+    (name,) = state.endpoints
+    spec = replace(state.endpoints[name].spec, revision="new")
+    assert unavailable_endpoints(NOW, fold(state, EndpointDeclared(spec))) == {}
 
 
 def test_a_replica_that_serves_ends_it() -> None:

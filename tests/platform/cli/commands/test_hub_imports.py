@@ -24,7 +24,7 @@ def model(folder: Path) -> Path:
     folder.mkdir(parents=True)
     save_file({"w": np.ones(4, np.float32)}, folder / "model.safetensors")
     for name in ("config.json", "tokenizer.json"):
-        (folder / name).write_text("{}")
+        (folder / name).write_text('{"model_type": "llama"}')
     return folder
 
 
