@@ -153,6 +153,8 @@ def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
 
 def _seat(state: PoolState, seat: Any, seen: Observation, waits: Mapping[str, str]) -> dict[str, Any]:
     heard = seen.replicas.get(seat.id)
+    # What failed of another revision is history: `why` has it.
+    fails = seat.failures > 0 and seat.revision == state.endpoints[seat.endpoint].spec.revision
     return {
         "seat": seat.id,
         "state": seat.state.value,
@@ -164,8 +166,8 @@ def _seat(state: PoolState, seat: Any, seen: Observation, waits: Mapping[str, st
         "wakes": seat.wakes,
         "park_bytes": seat.park_bytes,
         "cannot_park": seat.cannot_park or None,
-        "failures": seat.failures,
-        "last_error": seat.last_error or None,
+        "failures": seat.failures if fails else 0,
+        "last_error": (seat.last_error or None) if fails else None,
         "revision": seat.revision or None,
         "stale": bool(seat.slots) and is_stale(state, seat),
         "since_at_s": seat.since_s,
@@ -223,6 +225,7 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
         "crashes": job.crashes,
         "failures_in_a_row": job.failures_in_a_row,
         "last_error": job.last_error or None,
+        "failing": 0.0 < job.crashed_s >= job.ran_since_s and job.state is not JobState.ENDED,
         "restores": job.restores,
         "crash_lost_steps": job.crash_lost_steps,
         "next_try_s": round(job.not_before_s - now_s, 1) if job.not_before_s > now_s else None,
