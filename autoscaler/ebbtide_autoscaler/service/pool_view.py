@@ -199,7 +199,9 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
     ranks = [
         heard for (of, _), heard in seen.ranks.items() if of == name and heard.report.incarnation == job.incarnation
     ]
-    fresh = [heard.report for heard in ranks if now_s - heard.at_s < 5.0 and heard.report.rank < len(job.gang)]
+    # Not those of an earlier gang: its steps may have gone with it.
+    here = [one for one in ranks if one.report.rank < len(job.gang) and one.report.lease_epoch >= job.gang_epoch]
+    fresh = [heard.report for heard in here if now_s - heard.at_s < 5.0]
     return {
         "job": name,
         "owner": job.spec.owner,

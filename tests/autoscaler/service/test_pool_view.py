@@ -111,3 +111,15 @@ def test_a_job_fails_until_it_trains_again_and_not_for_ever() -> None:
     seen = Observation(started_s=0.0)
     states = (ran, crashed, waits, starts, again, parks)
     assert [view(one, seen, {}, 2_005.0)["jobs"][0]["failing"] for one in states] == [False, *[True] * 3, False, False]
+
+
+def test_what_a_rank_of_the_gang_before_said_is_not_where_the_job_is_now() -> None:
+    state = with_job(a_pool(), a_job(), (S1,))
+    job = state.jobs[TRAIN]
+    report = RankReport(TRAIN, job.incarnation, 0, 1, "n0", 7, job.epoch, 0, RankPhase.RUNNING, 400, 0)
+    seen = Observation(started_s=0.0, ranks={(TRAIN, 0): Timestamped(2_002.0, report)})
+    assert view(state, seen, {}, 2_003.0)["jobs"][0]["step"] == 400
+    state = fold(state, JobCrashed(TRAIN, "x", 0), SlotFreed(S1), JobRecovered(TRAIN), at_s=2_001.0)
+    again = fold(state, GrantJob(TRAIN, (S1,), "r"), at_s=2_002.0)
+    shown = view(again, seen, {}, 2_003.0)["jobs"][0]
+    assert (shown["step"], shown["pids"]) == (job.durable_step, {})
