@@ -1,4 +1,4 @@
-"""How long something lasts or is past, in the one unit that a person would use. Pure."""
+"""How long something lasts or is past, in the one unit that a person would use."""
 
 _MINUTES_FROM_S, _HOURS_FROM_S, _DAYS_FROM_S = 180, 3 * 3600, 3 * 86400
 
