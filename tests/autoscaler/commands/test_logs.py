@@ -54,7 +54,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 
     def ask(_self: Readers, _node: str, method: str, *args: Any) -> Any:
         texts = {file.path: f"{text}\n".encode() for file, text in FILES.items()}
-        answers = {"find": lambda _: list(FILES), "tail_start": lambda *_: 0, "read": lambda name, at: texts[name][at:]}
+        answers: dict[str, Any] = {
+            "find": lambda _: list(FILES),
+            "tail_start": lambda *_: 0,
+            "read": lambda name, at: texts[name][at:],
+        }
         return answers[method](*args)
 
     monkeypatch.setattr(Readers, "ask", ask)
