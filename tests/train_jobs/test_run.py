@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 import ray
 from click.testing import CliRunner
+from ray.train import TrainingFailedError
 
+from ebbtide_train import run
 from ebbtide_train.arbiter_client.pool_connection import ask, connect
 from ebbtide_train.errors import BadJob, NoArbiter
 from ebbtide_train.pool_trainer import job_section
 from ebbtide_train.run import main
+from ebbtide_train.session.errors import Cancelled
 from tests.train_jobs.fake_link import FakeLink
 
 FILE = """
@@ -92,3 +95,19 @@ def test_settings_are_those_of_a_job_in_a_file() -> None:
 def test_contradicting_settings_are_refused(settings: dict[str, object], says: str) -> None:
     with pytest.raises(BadJob, match=says):
         job_section("mine", **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [TrainingFailedError("a page"), Cancelled("by me")])
+def test_a_job_that_did_not_finish_ends_with_1_and_what_its_driver_said_last_is_not_said_again(
+    no_pool: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Trainer:
+        def __init__(self, *_: object, **__: object) -> None:
+            """Nothing to keep."""
+
+        def fit(self) -> None:
+            print("ebbtide: job one: failed: rank 0: ValueError: no loss (mine.py:3)")
+            raise error
+
+    monkeypatch.setattr(run, "PoolTrainer", Trainer)
+    assert ran(no_pool, "mine:train") == (1, "ebbtide: job one: failed: rank 0: ValueError: no loss (mine.py:3)\n")

@@ -32,7 +32,7 @@ from ebbtide.storage.errors import StorageError
 from ebbtide_train.arbiter_client.controller_link import ControllerLink
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.pool_connection import ask, connect
-from ebbtide_train.arbiter_client.state_lines import StateLines, job_view
+from ebbtide_train.arbiter_client.state_lines import StateLines, first_line, job_view
 from ebbtide_train.controller.failure_causes import describe
 from ebbtide_train.controller.leased_trainer import LeasedTrainer
 from ebbtide_train.controller.train_internals import causes
@@ -264,7 +264,7 @@ class _Ending:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._lines.stop()
-        _say(f"job {self._job}: {self.outcome}: {self.detail}")
+        _say(f"job {self._job}: {self.outcome}: {first_line(self.detail)}")  # what its ranks printed stands above
         deadline_s = time.monotonic() + self.patience_s
         while time.monotonic() < deadline_s:
             self._link.call("job_ended", self._job, self._incarnation, self.outcome, self.detail)

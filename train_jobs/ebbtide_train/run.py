@@ -15,8 +15,6 @@ from ebbtide.cli.terminal.output import print_problems
 from ebbtide.config.checks.entrypoint import entrypoint_fault
 from ebbtide.config.errors import ConfigErrors
 from ebbtide.config.loading.pool_file_loader import load
-from ebbtide_train.controller.failure_causes import describe
-from ebbtide_train.controller.train_internals import causes
 from ebbtide_train.errors import JobLost, NoArbiter, PoolProblem
 from ebbtide_train.pool_trainer import PoolTrainer
 from ebbtide_train.session.errors import Cancelled
@@ -51,11 +49,10 @@ def main(file: Path, name: str | None, working_dir: Path | None, fresh: bool) ->
         raise CommandFailed(str(error)) from error
     except PoolProblem as error:
         raise BadInput(str(error)) from error
-    except (Cancelled, JobLost) as error:
+    except JobLost as error:
         raise CommandFailed(str(error)) from error
-    except TrainingFailedError as error:
-        why = describe(causes(error))
-        raise CommandFailed(f"job {section.name} failed: {why}; more: `ebbtide logs {section.name}`") from error
+    except (Cancelled, TrainingFailedError):  # the last line that was printed says why
+        sys.exit(CommandFailed.exit_code)
 
 
 if __name__ == "__main__":

@@ -72,3 +72,14 @@ def _job(found: dict[str, Any], name: str) -> dict[str, Any]:
     occupies = [slot["slot"] for slot in found["slots"] if slot["occupant"] == name]
     blank = {"job": name, "state": "ended", "step": 0, "durable_step": 0, "outcome": "not known any more", "held": None}
     return {**blank, **known, "occupies": occupies, "arbiter": found["arbiter"]}
+
+
+def saved(job: dict[str, Any]) -> str:
+    """How much of a job is on disk, with what that means where it is not all."""
+    durable, ended = job["durable_step"], job["state"] == "ended"
+    if durable >= job["step"]:
+        return f"saved up to step {durable}"
+    then = "submitted again it begins at step" if ended else "a crash now would take it back to step"
+    return (
+        f"{f'saved up to step {durable}' if durable else 'not saved' if ended else 'not saved yet'}: {then} {durable}"
+    )

@@ -9,7 +9,7 @@ from ebbtide.cli.terminal.completion_names import complete_jobs
 from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.pool.plural import many
-from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, tell, user, was_so
+from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, saved, tell, user, was_so
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -109,7 +109,7 @@ def _parks(job: Job) -> str:
     if state == "parked" and job["held"].get("off_node"):
         return f"job {name} is parked in place, and goes into files now{_still(job)}"
     if state == "parked":
-        return f"job {name} is parked in place after step {job['step']}, durable {job['durable_step']}"
+        return f"job {name} is parked in place after step {job['step']}, {saved(job)}"
     if state == "waiting":
         return f"job {name} is aside without a process of its own, at step {job['durable_step']}"
     then = ": it steps aside at its next safe point" if state in ("starting", "running", "resuming") else ""

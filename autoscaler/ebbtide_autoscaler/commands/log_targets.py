@@ -4,7 +4,7 @@ occupants' own logs on the shared directory (which also know the processes of th
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 from ebbtide.client.arbiter_link import ARBITER_NAME
 from ebbtide.pool.ids import SeatId, endpoint_of
 from ebbtide_autoscaler.cluster.node_names import Node, choose
-from ebbtide_autoscaler.commands.log_reader import Selector
+from ebbtide_autoscaler.commands.log_reader import LogFile, Selector
 
 OCCUPANTS_MAX = 200  # newest files of the occupancy folder that are looked at
+# Ray copies what ranks print into their driver's log, within a second.
+FORWARDED_S = 2.0
 GATEWAY_APP = "ebbtide-gateway"  # Serve's name of it, as ebbtide_serve deploys it
 
 
@@ -128,7 +130,9 @@ def _actors(found: Targets, known: Iterable[Actor], mine: Callable[[Actor], bool
 def _job(found: Targets, job: Mapping[str, Any], shared_dir: Path) -> None:
     """Its driver, if Ray started it, and its ranks, past ones too."""
     name = str(job["job"])
-    found.add("", Selector("driver", pattern=rf"job-driver-{re.escape(name)}-[\w-]*\.log"))
+    # As `submit` and the pool itself name submissions; another job may have a name that begins alike.
+    of_submission = r"(?:[0-9a-f]{8}|[0-9a-f]{12}-restore\d+)"
+    found.add("", Selector("driver", pattern=rf"job-driver-{re.escape(name)}-{of_submission}\.log"))
     for rank, pid in job["pids"].items():
         slot = next(iter(job["slots"][int(rank) :]), "")
         found.add(str(slot).rpartition(":")[0], Selector(f"rank {rank}", pid=int(pid)))
@@ -171,3 +175,40 @@ def _last_s(file: Path) -> float:
         return file.stat().st_mtime
     except FileNotFoundError:
         return 0.0  # removed since it was listed
+
+
+# ---- runs of a job -----------------------------------------------------------------------------------------------
+
+_DRIVER_FILE = re.compile(r"(?:.*/)?job-driver-(?P<run>.+)\.log")
+_RANK_FILE = re.compile(r"(?:.*/)?worker-[0-9a-f]+-(?P<ray_job>[0-9a-f]+)-\d+\.(?:out|err)")
+
+
+def runs(files: Sequence[LogFile]) -> list[str]:
+    """Which run of its job each file is of, by the id that `submit` printed; "" for files of no job.
+
+    A driver's log has the id in its name. A rank's has the number that Ray gave to its driver, by which the ranks of a
+    run are known; they are of the first driver that wrote after them, or still writes. A run without a driver's log,
+    one that was started by hand, is named after that number.
+    """
+    drivers = sorted((one.changed_s, run) for one in files if (run := _part(_DRIVER_FILE, one)))
+    last_s: dict[str, float] = {}
+    for one in files:
+        if ray_job := _ray_job(one):
+            last_s[ray_job] = max(one.changed_s, last_s.get(ray_job, 0.0))
+    run_of: dict[str, str] = {"": ""}
+    for ray_job in sorted(last_s, key=lambda one: last_s[one]):
+        left = [(at_s, run) for at_s, run in drivers if run not in run_of.values()]
+        after = (run for at_s, run in left if at_s + FORWARDED_S >= last_s[ray_job])
+        run_of[ray_job] = next(after, left[-1][1] if left else f"by hand, Ray job {ray_job}")
+    return [_part(_DRIVER_FILE, one) or run_of[_ray_job(one)] for one in files]
+
+
+def _ray_job(file: LogFile) -> str:
+    """The number of its driver; a process that Ray kept ready for anybody has none, and stands for itself."""
+    found = _part(_RANK_FILE, file)
+    return f"of {file.path}" if found and set(found) == {"f"} else found
+
+
+def _part(pattern: re.Pattern[str], file: LogFile) -> str:
+    found = pattern.fullmatch(file.path)
+    return found[1] if found is not None else ""

@@ -11,7 +11,7 @@ from ebbtide.cli.terminal.output import json_option
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
-from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, tell, user, was_so
+from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, saved, tell, user, was_so
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -174,7 +174,7 @@ def _tell_end(as_json: bool, job: dict[str, Any], already: bool) -> None:
     facts = {key: job[key] for key in ("job", "state", "step", "durable_step", "outcome")} | {"already": already}
     free = f"; {many(len(job['occupies']), 'slot', 'is')} being proven free" if job["occupies"] else ""
     over = f"is over already: {cause(job['outcome'] or '')}" if already else f"is over: {cause(job['outcome'] or '')}"
-    line = f"job {job['job']} {over}; step {job['step']}, durable {job['durable_step']}{free}"
+    line = f"job {job['job']} {over}; step {job['step']}, {saved(job)}{free}"
     tell(as_json, facts, line)
 
 

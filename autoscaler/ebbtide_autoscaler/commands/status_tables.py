@@ -8,10 +8,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ebbtide.cli.terminal.causes import cause
+from ebbtide.cli.terminal.durations import lasting, latency
 from ebbtide.cli.terminal.tables import Listing
 from ebbtide_autoscaler.core.observe.freeze_cause import FreezeCause
 
+NAMED = 3  # seats in one state by name, of more their number
+ALIKE_CHARS = 150  # of an error: reasons quote its beginning alone
 ENDED_SHOWN_S = 600.0  # an ended job is news for so long, as a lost slot is
+SERVES = frozenset({"ready", "draining"})
 COLOURS = {
     "free": "dim",
     "leased": "green",
@@ -70,7 +74,7 @@ def _state(name: str) -> Text:
 
 
 def _for(since_at_s: float) -> str:
-    return f"{max(0.0, time.time() - since_at_s):.0f} s" if since_at_s else ""
+    return lasting(time.time() - since_at_s) if since_at_s else ""
 
 
 def _slots(found: dict[str, Any]) -> Listing:
@@ -92,36 +96,56 @@ def _slots(found: dict[str, Any]) -> Listing:
 def _endpoints(found: dict[str, Any]) -> Listing:
     rows = []
     for one in found.get("endpoints", []):
-        seats = ", ".join(f"{s['seat'].rpartition('/')[2]}:{s['state']}" for s in one["seats"] if s["state"] != "cold")
+        serves = any(seat["state"] in SERVES for seat in one["seats"])
         rows.append(
             (
                 one["endpoint"],
-                f"{seats or 'none'} (of {one['replicas_min']}..{one['replicas_max']})",
+                f"{_seats(one['seats']) or 'none'} (of {one['replicas_min']}..{one['replicas_max']})",
                 str(one["held"]),
                 str(one["inflight"]),
-                f"{one['ttft_p90_s']:.2f} s ({one['ttft_slo_s']:g} s)",
-                f"{1000 * one['tpot_p90_s']:.0f} ms ({1000 * one['tpot_slo_s']:g} ms)",
-                f"{one['kv_usage']:.0%}",
-                Text("; ".join(_endpoint_waits(one)), style="yellow"),
+                f"{latency(one['ttft_p90_s'])} ({latency(one['ttft_slo_s'])})",
+                f"{latency(one['tpot_p90_s'])} ({latency(one['tpot_slo_s'])})",
+                f"{one['kv_usage']:.0%}" if serves else "-",
+                Text("; ".join(_endpoint_reasons(one)), style="yellow"),
             )
         )
-    columns = ("endpoint", "replicas", "held", "running", "TTFT p90 (SLO)", "TPOT p90 (SLO)", "KV", "waits for")
+    columns = ("endpoint", "replicas", "held", "running", "TTFT p90 (SLO)", "TPOT p90 (SLO)", "KV", "why")
     return Listing(
-        "endpoints", columns, rows, below=["waits for"], optional=["KV", "TPOT p90 (SLO)", "TTFT p90 (SLO)", "running"]
+        "endpoints", columns, rows, below=["why"], optional=["KV", "TPOT p90 (SLO)", "TTFT p90 (SLO)", "running"]
     )
 
 
-def _endpoint_waits(one: dict[str, Any]) -> Iterator[str]:
+def _seats(seats: list[dict[str, Any]]) -> str:
+    """Seats that have a replica, by their state: ``chat/0, chat/1 ready, chat/2 starting``."""
+    by_state: dict[str, list[str]] = {}
+    for seat in seats:
+        if seat["state"] != "cold":
+            by_state.setdefault(seat["state"], []).append(seat["seat"])
+    return ", ".join(
+        f"{', '.join(names) if len(names) <= NAMED else len(names)} {state}" for state, names in by_state.items()
+    )
+
+
+def _endpoint_reasons(one: dict[str, Any]) -> Iterator[str]:
     """Why its seats are not ready; after a failed start what the replica said last, and where more is."""
     told = {cause(waits) for waits in (one["waits"], *(seat["waits"] for seat in one["seats"])) if waits}
     yield from sorted(told)
-    for seat in one["seats"]:
-        error = cause(seat.get("last_error") or "")
-        if error and seat["state"] != "ready" and not any(error in words for words in told):
-            yield f"{seat['seat']} failed: {error}"
-    failed = next((s["seat"] for s in one["seats"] if s.get("last_error") and s["state"] != "ready"), None)
+    failed = {seat["seat"]: seat for seat in one["seats"] if seat.get("last_error") and seat["state"] != "ready"}
+    alike: dict[str, list[str]] = {}
+    for name, seat in failed.items():
+        error = cause(seat["last_error"])
+        if not any(error in words for words in told):
+            alike.setdefault(error, []).append(f"{name} failed{_ago(seat)}")
+    for error, who in alike.items():
+        yield f"{', '.join(who)}: {error}"
     if failed:
-        yield f"more: ebbtide logs {failed}"
+        yield f"more: ebbtide logs {next(iter(failed))}"
+
+
+def _ago(seat: dict[str, Any]) -> str:
+    """For how long a seat has been empty since its replica failed; nothing while another one is there."""
+    since_s = seat.get("since_at_s") if seat["state"] == "cold" else None
+    return f" {_for(since_s)} ago" if since_s else ""
 
 
 def _teams(found: dict[str, Any]) -> list[Listing]:
@@ -145,34 +169,40 @@ def _jobs(found: dict[str, Any], everything: bool) -> Iterator[RenderableType]:
             job["job"],
             _state(job["state"]),
             f"{len(job['slots'])} (of {job['workers_min']}..{job['workers_max']})",
-            f"{job['step']} ({job['durable_step']})",
+            f"{job['step']} ({_saved(job)})",
             f"{job['parks']}/{job['restarts']}/{job['crashes']}",
             _for(job["since_at_s"]),
-            Text("; ".join(_job_waits(job)), style="yellow"),
+            Text("; ".join(_job_reasons(job)), style="yellow"),
         )
         for job in shown
     ]
-    columns = ("job", "state", "workers", "step (durable)", "parked/restarted/crashed", "for", "waits for")
-    yield Listing(
-        "jobs", columns, rows, below=["waits for"], optional=["parked/restarted/crashed", "for", "step (durable)"]
-    )
+    columns = ("job", "state", "workers", "step (saved)", "parked/restarted/crashed", "for", "why")
+    yield Listing("jobs", columns, rows, below=["why"], optional=["parked/restarted/crashed", "for", "step (saved)"])
     if len(shown) < len(jobs):
         yield Text(f"{len(jobs) - len(shown)} more that ended over ten minutes ago: ebbtide status --all", style="dim")
+
+
+def _saved(job: dict[str, Any]) -> str:
+    """The step that a crash would take it back to."""
+    if job["durable_step"] or not job["step"]:
+        return str(job["durable_step"])
+    return "not saved" if job["state"] == "ended" else "not saved yet"
 
 
 def _is_old(job: dict[str, Any]) -> bool:
     return bool(job["state"] == "ended" and job["since_at_s"] and time.time() - job["since_at_s"] > ENDED_SHOWN_S)
 
 
-def _job_waits(job: dict[str, Any]) -> Iterator[str]:
+def _job_reasons(job: dict[str, Any]) -> Iterator[str]:
     """Why it does not run, or how it ended; after a failure what it said last, and where more is."""
     said = job["waits"] or job["outcome"] or ""
     words = cause(said)
     if words:
         yield words
     error = cause(job.get("last_error") or "")
-    failed = error and (job["state"] not in ("running", "ended") or words.startswith(("failed", "lost")))
-    if failed and error not in words:
+    failing = job.get("failing", job["state"] not in ("running", "ended"))  # an older arbiter does not say
+    failed = error and (failing or words.startswith(("failed", "lost")))
+    if failed and error[:ALIKE_CHARS] not in words:
         yield f"failed: {error}"
     if failed or "\n" in said.strip():
         yield f"more: ebbtide logs {job['job']}" if failed else f"more: ebbtide why {job['job']}"

@@ -154,6 +154,8 @@ def _retries(now_s: float, state: PoolState, endpoint: Any) -> dict[str, Any]:
 
 def _seat(state: PoolState, seat: Any, seen: Observation, waits: Mapping[str, str]) -> dict[str, Any]:
     heard = seen.replicas.get(seat.id)
+    # What failed of another revision is history: `why` has it.
+    fails = seat.failures > 0 and seat.revision == state.endpoints[seat.endpoint].spec.revision
     return {
         "seat": seat.id,
         "state": seat.state.value,
@@ -165,8 +167,8 @@ def _seat(state: PoolState, seat: Any, seen: Observation, waits: Mapping[str, st
         "wakes": seat.wakes,
         "park_bytes": seat.park_bytes,
         "cannot_park": seat.cannot_park or None,
-        "failures": seat.failures,
-        "last_error": seat.last_error or None,
+        "failures": seat.failures if fails else 0,
+        "last_error": (seat.last_error or None) if fails else None,
         "revision": seat.revision or None,
         "stale": bool(seat.slots) and is_stale(state, seat),
         "since_at_s": seat.since_s,
@@ -198,7 +200,9 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
     ranks = [
         heard for (of, _), heard in seen.ranks.items() if of == name and heard.report.incarnation == job.incarnation
     ]
-    fresh = [heard.report for heard in ranks if now_s - heard.at_s < 5.0 and heard.report.rank < len(job.gang)]
+    # Not those of an earlier gang: its steps may have gone with it.
+    here = [one for one in ranks if one.report.rank < len(job.gang) and one.report.lease_epoch >= job.gang_epoch]
+    fresh = [heard.report for heard in here if now_s - heard.at_s < 5.0]
     return {
         "job": name,
         "owner": job.spec.owner,
@@ -224,6 +228,7 @@ def _job(state: PoolState, name: Any, seen: Observation, waits: Mapping[str, str
         "crashes": job.crashes,
         "failures_in_a_row": job.failures_in_a_row,
         "last_error": job.last_error or None,
+        "failing": 0.0 < job.crashed_s >= job.ran_since_s and job.state is not JobState.ENDED,
         "restores": job.restores,
         "crash_lost_steps": job.crash_lost_steps,
         "next_try_s": round(job.not_before_s - now_s, 1) if job.not_before_s > now_s else None,

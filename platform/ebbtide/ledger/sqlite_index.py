@@ -97,19 +97,24 @@ class LedgerIndex:
         limit: int = 1000,
         subject: str | None = None,
         types: Sequence[str] = ("event",),
+        kinds: Sequence[str] = (),
     ) -> list[IndexedRecord]:
         """The newest ``limit`` records of these types, oldest first.
 
         Args:
             since_s: only records from this time on, in seconds since 1970.
             subject: only records about this job, endpoint, seat, slot or node.
+            kinds: only events of these kinds; none given: all.
         """
-        kinds = ",".join("?" * len(types))
+        named = ",".join("?" * len(types))
+        # As `_add` writes them; SQLite's own JSON functions refuse a NaN.
+        like = f"AND ({' OR '.join(['instr(payload, ?)'] * len(kinds))})" if kinds else ""
+        texts = [f'"kind": {json.dumps(kind)}' for kind in kinds]
         about = "AND EXISTS (SELECT 1 FROM subject s WHERE s.name=? AND s.epoch=r.epoch AND s.seq=r.seq)"
         rows = self._db.execute(
-            f"SELECT epoch, seq, id, type, at_s, cause, payload FROM record r WHERE type IN ({kinds}) AND at_s>=? "
-            f"{about if subject is not None else ''} ORDER BY epoch DESC, seq DESC LIMIT ?",
-            [*types, since_s, *([subject] if subject is not None else []), limit],
+            f"SELECT epoch, seq, id, type, at_s, cause, payload FROM record r WHERE type IN ({named}) AND at_s>=? "
+            f"{about if subject is not None else ''} {like} ORDER BY epoch DESC, seq DESC LIMIT ?",
+            [*types, since_s, *([subject] if subject is not None else []), *texts, limit],
         )
         return [_record(row) for row in rows][::-1]
 

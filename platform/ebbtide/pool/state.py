@@ -71,6 +71,7 @@ class JobRecord:
     failures_in_a_row: int = 0  # crashes since it last got further
     not_before_s: float = 0.0  # it is granted nothing before this
     last_error: str = ""  # why it crashed last
+    crashed_s: float = 0.0  # when that was; later than ran_since_s: it has not trained since
     restores: int = 0  # in a row, by the arbiter itself, without a durable step in between
     outcome: str = ""
     tiers: tuple[str, ...] = ()  # of its last park: what it was to try, by name, in that order

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_autoscaler.commands import calls, hold
+from ebbtide_autoscaler.commands.calls import saved
 from ebbtide_autoscaler.commands.hold import park, resume
 from ebbtide_autoscaler.lifecycle import progress
 from tests.builders.commands import FakeLink, a_status, no_sleep, run
@@ -55,7 +56,7 @@ def test_a_park_waits_until_the_job_is_aside_and_its_slots_are_free(link: Link) 
         "job train is parking",
         "job train is parked, and on its way off its slots",
     ]
-    assert done.stdout == "job train is parked in place after step 9, durable 9\n"
+    assert done.stdout == "job train is parked in place after step 9, saved up to step 9\n"
 
 
 def test_a_park_by_a_restart_says_so_and_json_says_all(link: Link) -> None:
@@ -99,7 +100,7 @@ def test_asking_twice_is_no_error_and_says_so(link: Link) -> None:
     link.answer, link.states = {"changed": False, "held": ANN}, [standing("parked", ANN)]
     done = run(park, "train", "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)["already"] is True
-    told = "job train is parked in place after step 9, durable 9 (held already by ann: new data)\n"
+    told = "job train is parked in place after step 9, saved up to step 9 (held already by ann: new data)\n"
     assert run(park, "train").stdout == told
     link.answer, link.states = {"changed": False, "held": None}, [standing("running", None)]
     done = run(resume, "train")
@@ -158,3 +159,18 @@ def test_a_refusal_is_bad_input_and_a_silent_arbiter_a_failure(link: Link, comma
     silent = run(command, "train")
     assert silent.exit_code == 1 and "does not answer: nothing was changed" in silent.stderr and link.asked == []
     assert CliRunner().invoke(command, []).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "durable", "words"),
+    [
+        ("parked", 9, 9, "saved up to step 9"),
+        ("parked", 9, 0, "not saved yet: a crash now would take it back to step 0"),
+        ("parked", 9, 7, "saved up to step 7: a crash now would take it back to step 7"),
+        ("ended", 9, 0, "not saved: submitted again it begins at step 0"),
+        ("ended", 9, 7, "saved up to step 7: submitted again it begins at step 7"),
+        ("ended", 0, 0, "saved up to step 0"),
+    ],
+)
+def test_what_is_saved_is_told_with_what_that_means(state: str, step: int, durable: int, words: str) -> None:
+    assert saved({"state": state, "step": step, "durable_step": durable}) == words

@@ -1,13 +1,14 @@
 """Whose processes a name means, now and in the past."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from ebbtide_autoscaler.cluster.node_names import Node
-from ebbtide_autoscaler.commands.log_reader import Selector
-from ebbtide_autoscaler.commands.log_targets import Actor, Targets, targets
+from ebbtide_autoscaler.commands.log_reader import LogFile, Selector
+from ebbtide_autoscaler.commands.log_targets import Actor, Targets, runs, targets
 
 N = "0123456789abcdef"
 NODES = [Node(N, "box")]
@@ -55,3 +56,48 @@ def test_an_unknown_name_is_refused_and_while_nobody_answers_it_is_tried(tmp_pat
         look("nobody", tmp_path)
     found = look("nobody", tmp_path, {})
     assert found.missing == ["the arbiter does not answer, so names are taken as they are"]
+
+
+def test_a_driver_of_a_job_whose_name_begins_alike_is_not_this_ones(tmp_path: Path) -> None:
+    (driver,) = look("train", tmp_path).by_node[""]
+    mine = ("job-driver-train-0a1b2c3d.log", "job-driver-train-0a1b2c3d4e5f-restore1.log")
+    others = ("job-driver-train-2-0a1b2c3d.log", "job-driver-train-big-0a1b2c3d.log", "job-driver-retrain-0a1b2c3d.log")
+    assert [bool(re.fullmatch(driver.pattern, name)) for name in (*mine, *others)] == [True] * 2 + [False] * 3
+
+
+def driver(run: str, until_s: float) -> LogFile:
+    return LogFile("driver", f"job-driver-{run}.log", 1, until_s)
+
+
+def rank(ray_job: str, until_s: float, pid: int = 7, end: str = "out") -> LogFile:
+    return LogFile("a rank", f"worker-{'ab' * 28}-{ray_job}-{pid}.{end}", 1, until_s)
+
+
+def test_each_run_of_a_job_has_its_driver_and_all_its_ranks() -> None:
+    files = [
+        rank("04000000", 10, pid=1),  # its first gang, which crashed
+        rank("04000000", 40, pid=2),
+        driver("lm-1", 40.5),
+        rank("06000000", 71, pid=3),  # later than the copy of it in the driver's log
+        driver("lm-2", 70),
+        driver("lm-3", 90),  # failed before it had a rank
+        rank("0a000000", 130, pid=5),
+        driver("lm-4", 100),  # it lives, and its ranks print nothing that is copied
+    ]
+    assert runs(files) == ["lm-1"] * 3 + ["lm-2"] * 2 + ["lm-3", "lm-4", "lm-4"]
+    assert runs(files[::-1]) == runs(files)[::-1]
+
+
+def test_a_run_that_was_started_by_hand_is_named_after_its_number_and_what_is_no_jobs_has_no_name() -> None:
+    agent = LogFile("raylet", "raylet.out", 1, 5)
+    assert runs([rank("04000000", 10), rank("04000000", 12, end="err"), agent]) == [
+        "by hand, Ray job 04000000",
+        "by hand, Ray job 04000000",
+        "",
+    ]
+    assert runs([]) == []
+
+
+def test_processes_that_ray_kept_ready_are_told_apart_by_their_time() -> None:
+    files = [rank("ffffffff", 10, pid=1), driver("lm-1", 11), rank("ffffffff", 60, pid=2), driver("lm-2", 61)]
+    assert runs(files) == ["lm-1", "lm-1", "lm-2", "lm-2"]

@@ -86,7 +86,7 @@ def test_a_cancel_that_does_not_wait_promises_an_end_or_tells_of_it(link: FakeLi
     assert (begun.exit_code, begun.stdout) == (0, "job train will end at its next safe point\n")
     link.states = [a_status("ended", occupant=None)]  # of a job that was lost
     over = run(cancel, "train", "--no-wait")
-    assert (over.exit_code, over.stdout) == (0, "job train is over: cancelled: by me; step 9, durable 9\n")
+    assert (over.exit_code, over.stdout) == (0, "job train is over: cancelled: by me; step 9, saved up to step 9\n")
     assert json.loads(run(cancel, "train", "--no-wait", "--json").stdout)["state"] == "ended"
     link.states = [a_status("ended")]
     assert "; 1 slot is being proven free\n" in run(cancel, "train", "--no-wait").stdout

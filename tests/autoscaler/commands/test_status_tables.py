@@ -111,7 +111,7 @@ def test_state_and_cause_are_readable_at_any_width(width: int) -> None:
         "more: ebbtide logs crashed",
     ):
         assert re.sub(r"\s", "", said) in told, said
-    assert "parked" in " ".join(lines) and "0:ready" in " ".join(lines) and "1:starting" in " ".join(lines)
+    assert all(state in " ".join(lines) for state in ("parked", "ready", "starting"))
     assert "Traceback" not in told and "b.py" not in told
     assert len(lines) < 50, "a traceback of 42 lines takes one"
 
@@ -155,3 +155,82 @@ def test_a_standstill_is_told_by_its_first_line() -> None:
     }
     told = " ".join(" ".join(screen(found, 60)).split())
     assert f"a tick failed: {CAUSE}" in told and f"gateway: it failed: {CAUSE}" in told and "b.py" not in told
+
+
+def row(found: dict[str, Any], first: str) -> dict[str, str]:
+    """A line of a pipe by its titles."""
+    lines = screen(found, 1_000_000, terminal=False)
+    at, cells = next((at, re.split(r" {2,}", line)) for at, line in enumerate(lines) if line.startswith(f"{first} "))
+    heads = next(line for line in reversed(lines[:at]) if line.startswith(("endpoint ", "job ")))
+    return dict(zip(re.split(r" {2,}", heads), cells, strict=True))
+
+
+def test_replicas_are_told_by_their_names_which_logs_takes_and_many_by_their_number() -> None:
+    few = a_status(seats=(a_seat(0, "ready"), a_seat(1, "cold"), a_seat(2, "ready"), a_seat(3, "starting")))
+    assert row(few, CHAT)["replicas"] == f"{CHAT}/0, {CHAT}/2 ready, {CHAT}/3 starting (of 1..3)"
+    many = a_status(seats=(*(a_seat(number, "ready") for number in range(12)), a_seat(12, "draining")))
+    assert row(many, CHAT)["replicas"] == f"12 ready, {CHAT}/12 draining (of 1..3)"
+    assert row(a_status(seats=(a_seat(0, "cold"),)), CHAT)["replicas"] == "none (of 1..3)"
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "tpot_s", "told"),
+    [
+        (0.0, 0.0, ("- (2 s)", "- (50 ms)")),
+        (0.0004, 0.0004, ("< 1 ms (2 s)", "< 1 ms (50 ms)")),
+        (0.0042, 0.0271, ("4 ms (2 s)", "27 ms (50 ms)")),
+        (0.9996, 1.25, ("1 s (2 s)", "1.25 s (50 ms)")),
+        (74.6, 3.0, ("74.6 s (2 s)", "3 s (50 ms)")),
+    ],
+)
+def test_a_latency_that_nobody_had_is_none_and_a_short_one_is_no_zero(
+    ttft_s: float, tpot_s: float, told: tuple[str, str]
+) -> None:
+    found = row(a_status(ttft_p90_s=ttft_s, tpot_p90_s=tpot_s), CHAT)
+    assert (found["TTFT p90 (SLO)"], found["TPOT p90 (SLO)"]) == told
+
+
+def test_a_cache_is_full_by_so_much_only_where_a_replica_has_one() -> None:
+    assert row(a_status(seats=(a_seat(0, "draining"),)), CHAT)["KV"] == "40%"
+    assert row(a_status(seats=(a_seat(0, "starting"), a_seat(1, "cold"))), CHAT)["KV"] == "-"
+
+
+def test_the_same_failure_of_two_seats_is_told_once_with_its_age() -> None:
+    now_s = time.time()
+    two = [a_seat(number, "cold", last_error=TRACE, since_at_s=now_s - 600 * number) for number in (1, 2)]
+    why = row(a_status(seats=(*two, a_seat(3, "starting", last_error="no room", since_at_s=now_s))), CHAT)["why"]
+    assert why == (
+        f"{CHAT}/1 failed 10 min ago, {CHAT}/2 failed 20 min ago: {CAUSE}; {CHAT}/3 failed: no room; "
+        f"more: ebbtide logs {CHAT}/1"
+    )
+
+
+def test_how_a_job_ended_and_why_it_waits_stand_under_one_word_that_fits_both() -> None:
+    found = a_status(
+        a_job("done", "ended", outcome="finished: at step 9 of 9"), a_job("b", "waiting", waits="waits: x")
+    )
+    assert (row(found, "done")["why"], row(found, "b")["why"]) == ("finished: at step 9 of 9", "waits: x")
+    for width in (60, 80):
+        assert "why: finished: at step 9 of 9" in " ".join(" ".join(screen(found, width)).split())
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "durable", "told"),
+    [
+        ("running", 94, 0, "94 (not saved yet)"),
+        ("running", 94, 90, "94 (90)"),
+        ("starting", 0, 0, "0 (0)"),
+        ("ended", 94, 0, "94 (not saved)"),
+    ],
+)
+def test_a_job_that_has_not_saved_yet_says_so(state: str, step: int, durable: int, told: str) -> None:
+    found = a_status(a_job("a", state, step=step, durable_step=durable))
+    assert row(found, "a")["step (saved)"] == told
+
+
+def test_a_job_that_crashed_and_trained_since_does_not_fail_any_more() -> None:
+    crashed = a_job("a", "parked", last_error=TRACE, waits="parked: by me")
+    assert "ValueError" not in row(a_status(crashed | {"failing": False}), "a")["why"]
+    assert row(a_status(crashed | {"failing": True}), "a")["why"].startswith(f"parked: by me; failed: {CAUSE}")
+    again = a_job("a", "waiting", failing=True, last_error=f"{'x' * 300} and more", waits=f"crashed: {'x' * 200}")
+    assert row(a_status(again), "a")["why"] == f"crashed: {'x' * 200}; more: ebbtide logs a"

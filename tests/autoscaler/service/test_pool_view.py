@@ -7,11 +7,15 @@ from ebbtide.pool.events import (
     Body,
     EndpointDeclared,
     Event,
+    GrantJob,
+    GrantSeat,
     JobCrashed,
     JobRecovered,
+    JobRunning,
     NodeDraining,
     NodeFound,
     NodeLost,
+    ParkJob,
     PoolFrozen,
     SeatGone,
     SeatStopped,
@@ -82,3 +86,41 @@ def test_what_ranks_measured_is_shown_while_they_say_so() -> None:
     seen = Observation(started_s=0.0, ranks={(TRAIN, 0): Timestamped(1.0, told)})
     shown = view(state, seen, {}, 1.5)["jobs"][0]
     assert (shown["tracked_bytes"], shown["in_place_hindered"]) == (77, "it is sharded")
+
+
+def test_the_failures_of_a_replaced_revision_are_not_how_the_endpoint_stands() -> None:
+    state = a_pool(endpoints=(an_endpoint(revision="a"),))
+    failed = fold(state, GrantSeat(SEAT0, (S0,), "r"), SeatStopped(SEAT0, "no such option"), at_s=2_000.0)
+    for gone in (failed, fold(failed, SlotFreed(S0), SeatGone(SEAT0), at_s=2_000.0)):
+        told = []
+        for now in (gone, *(fold(gone, EndpointDeclared(an_endpoint(revision=one)), at_s=2_000.0) for one in "ba")):
+            endpoint = view(now, Observation(started_s=0.0), {}, 2_001.0)["endpoints"][0]
+            seat = endpoint["seats"][0]
+            assert (seat["failures"], seat["last_error"]) == (endpoint["failures"], endpoint["last_error"])
+            told.append((seat["failures"], seat["last_error"], endpoint["failure"] is not None))
+        fails = (1, "no such option", True)
+        assert told == [fails, (0, None, False), fails], "put back into force, it fails as before"
+
+
+def test_a_job_fails_until_it_trains_again_and_not_for_ever() -> None:
+    ran = with_job(a_pool(), a_job(), (S1,))
+    crashed = fold(ran, JobCrashed(TRAIN, "out of memory", 0), at_s=2_000.0)
+    waits = fold(crashed, SlotFreed(S1), JobRecovered(TRAIN), at_s=2_001.0)
+    starts = fold(waits, GrantJob(TRAIN, (S1,), "r"), at_s=2_002.0)
+    again = fold(starts, JobRunning(TRAIN, 0), at_s=2_003.0)
+    parks = fold(again, ParkJob(TRAIN, "r"), at_s=2_004.0)
+    seen = Observation(started_s=0.0)
+    states = (ran, crashed, waits, starts, again, parks)
+    assert [view(one, seen, {}, 2_005.0)["jobs"][0]["failing"] for one in states] == [False, *[True] * 3, False, False]
+
+
+def test_what_a_rank_of_the_gang_before_said_is_not_where_the_job_is_now() -> None:
+    state = with_job(a_pool(), a_job(), (S1,))
+    job = state.jobs[TRAIN]
+    report = RankReport(TRAIN, job.incarnation, 0, 1, "n0", 7, job.epoch, 0, RankPhase.RUNNING, 400, 0)
+    seen = Observation(started_s=0.0, ranks={(TRAIN, 0): Timestamped(2_002.0, report)})
+    assert view(state, seen, {}, 2_003.0)["jobs"][0]["step"] == 400
+    state = fold(state, JobCrashed(TRAIN, "x", 0), SlotFreed(S1), JobRecovered(TRAIN), at_s=2_001.0)
+    again = fold(state, GrantJob(TRAIN, (S1,), "r"), at_s=2_002.0)
+    shown = view(again, seen, {}, 2_003.0)["jobs"][0]
+    assert (shown["step"], shown["pids"]) == (job.durable_step, {})

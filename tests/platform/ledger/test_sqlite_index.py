@@ -51,6 +51,9 @@ def test_events_are_found_by_time_number_and_subject(ledger: Path, tmp_path: Pat
         assert ids(index, subject="chat") == ids(index, subject="chat/0") == ["1-5"]
         assert ids(index, subject="n0:2") == ["1-6"]
         assert ids(index, subject="nobody") == []
+        assert [one.id for one in index.events(subject="lm", kinds=("grant_job", "park_job"))] == ["1-2", "1-4"]
+        assert [one.id for one in index.events(kinds=("slot_found",), limit=5)] == ["1-6"]
+        assert index.events(kinds=("slot_foun", "%", "")) == []
         assert [one.type for one in index.events(types=("memory",))] == ["memory"]
         assert [one.id for one in index.events(types=("memory",))] == ["1-3"]
 

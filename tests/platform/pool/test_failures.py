@@ -172,3 +172,20 @@ def test_a_failure_is_permanent_until_the_next_one_says_otherwise_or_the_revisio
     assert not other.seats[SEAT].permanent
     lost = after(pool(), READY[0], NodeLost(NODE), SeatStopped(SEAT, "w", permanent=True)).seats[SEAT]
     assert (lost.failures, lost.permanent) == (0, False), "a dead node is no failure of its replica"
+
+
+def test_a_new_revision_starts_without_the_words_of_the_last_ones_failure_and_its_own_are_kept() -> None:
+    failed = after(pool(), *READY[:1], SeatStopped(SEAT, "no such option"), SlotFreed(S2), SeatGone(SEAT))
+    again = after(failed, EndpointDeclared(replace(ENDPOINT, replicas_max=9)), READY[0]).seats[SEAT]
+    assert (again.failures, again.last_error) == (1, "no such option") and again.failure is not None
+    new = after(failed, EndpointDeclared(replace(ENDPOINT, revision="b")), READY[0])
+    assert (new.seats[SEAT].failures, new.seats[SEAT].last_error, new.seats[SEAT].failure) == (0, "", None)
+    worse = after(new, SeatStopped(SEAT, "out of memory"))
+    assert (worse.seats[SEAT].failures, worse.seats[SEAT].last_error) == (1, "out of memory")
+
+
+def test_a_job_tells_when_it_crashed_and_when_it_trained_since() -> None:
+    crashed = crash(RAN, 4, at_s=200.0)
+    assert crashed.jobs[JOB].crashed_s == 200.0 > crashed.jobs[JOB].ran_since_s
+    job = again(crashed, 300.0).jobs[JOB]
+    assert job.ran_since_s == 300.0 > job.crashed_s and job.last_error == "at 4"

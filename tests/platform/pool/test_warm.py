@@ -114,6 +114,21 @@ def test_a_failure_to_wake_is_the_endpoints_and_no_failed_start() -> None:
     assert S0 in state.free_slots() and S2 in state.free_slots()
 
 
+def test_a_failure_to_wake_of_a_replaced_revision_says_nothing_of_the_one_in_force() -> None:
+    failed = after(warm(), WakeSeat(SEAT, "r"), SeatStopped(SEAT, "it did not wake"))
+    kept = after(failed, EndpointDeclared(replace(ENDPOINT, warm_replicas=2, revision=ENDPOINT.revision)))
+    assert kept.endpoints[CHAT].park_error == "it did not wake"
+    new = after(failed, EndpointDeclared(replace(ENDPOINT, warm_replicas=2, revision="b")))
+    assert (new.endpoints[CHAT].park_error, new.endpoints[CHAT].park_failed_s) == ("", 0.0)
+    late = after(
+        warm(),
+        WakeSeat(SEAT, "r"),
+        EndpointDeclared(replace(ENDPOINT, warm_replicas=2, revision="b")),
+        SeatStopped(SEAT, "it did not wake"),
+    )
+    assert (late.endpoints[CHAT].park_error, late.seats[SEAT].failures) == ("", 0)
+
+
 def test_the_death_of_a_parked_replica_keeps_the_next_one_from_nothing() -> None:
     state = after(warm(), SeatStopped(SEAT, "it died"), SeatGone(SEAT))
     assert (state.seats[SEAT].failures, state.endpoints[CHAT].park_failed_s) == (0, 0.0)

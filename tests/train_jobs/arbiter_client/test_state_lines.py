@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide_train.arbiter_client.state_lines import aside_lines, describe
+from ebbtide_train.arbiter_client.state_lines import aside_lines, describe, is_news
 
 
 def view(state: str, waits: str | None = None, slots: int = 0, **more: Any) -> dict[str, Any]:
@@ -27,6 +27,12 @@ def view(state: str, waits: str | None = None, slots: int = 0, **more: Any) -> d
         ),
         (view("waiting"), "waits: for the next decision"),
         (view("ended", outcome="failed: boom"), "ended: failed: boom"),
+        (
+            view("recovering", last_error="rank 1: OSError: no host (a.py:3)\n-- rank 1 --"),
+            "recovering: rank 1: OSError: no host (a.py:3)",
+        ),
+        (view("recovering", "held by ann", last_error="x"), "recovering: held by ann; it crashed: x"),
+        (view("recovering"), "recovering: its gang is cleared away"),
         (view("stopping", "for job b"), "stopping: for job b"),
     ],
 )
@@ -40,3 +46,18 @@ def test_how_a_job_will_step_aside_is_one_line_and_a_warning_where_it_cannot_par
     assert aside_lines("lm", found) == ["job lm: when others need its slots: park in place: 1 GB go"]
     (_, warning) = aside_lines("lm", {"words": "kill at the deadline", "warning": "it cannot park, it loses work"})
     assert warning == "job lm: warning: it cannot park, it loses work"
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "news"),
+    [
+        ("waits: next try in 3 s", "waits: next try in 12 s", False),
+        ("waits: next try in 0.5 s; x", "waits: next try in 2 min; x", False),
+        ("running on 2 slots", "running on 1 slot", True),
+        ("waits: needs 2 slots, 1 free", "waits: needs 2 slots, 0 free", True),
+        ("recovering: x at step 3", "recovering: x at step 30", True),
+        ("anything", "", True),
+    ],
+)
+def test_that_time_goes_by_is_no_news(line: str, said: str, news: bool) -> None:
+    assert is_news(line, said) is news

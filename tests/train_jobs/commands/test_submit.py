@@ -1,6 +1,7 @@
 """``ebbtide submit`` says how the job will step aside, and submits it whatever the answer is."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide_train.commands import submit
-from ebbtide_train.submission.training_job import Submitted
+from ebbtide_train.submission.training_job import Submitted, watch
 from tests.train_jobs.fake_link import FakeLink
 
 FILE = """
@@ -53,10 +54,13 @@ def test_a_warning_blocks_nothing_and_an_arbiter_that_is_away_neither(
 
 
 class Service:
-    """Ray's, for a job that ends at once."""
+    """Ray's, for a job that ends at once, or does not."""
+
+    def __init__(self, status: str = "FAILED") -> None:
+        self.status = status
 
     def get_job_status(self, job_id: str) -> str:
-        return "FAILED"
+        return self.status
 
     def get_job_logs(self, job_id: str) -> str:
         return ""
@@ -89,3 +93,27 @@ def test_the_exit_code_is_the_jobs(
     assert found.exit_code == code, found.output
     last = found.stderr.splitlines()[-1]
     assert last.startswith(says) and (not says or last.endswith("more: `ebbtide logs lm`"))
+
+
+def test_its_own_size_is_told_once_it_runs_in_the_words_that_why_will_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    declared = PARKS | {"words": "park in place: 1 GB go to host memory (at most)"}
+    runs = JOB | {"state": "running", "slots": ["n:0"], "step": 7}
+    for own, lines in ((PARKS, [declared, PARKS]), (declared, [declared]), (None, [declared])):
+        states = [{"jobs": []}, *({"jobs": [runs | {"steps_aside": own, "step": step}]} for step in range(20))]
+        link = FakeLink(status=lambda states=states: states.pop(0), how_aside=lambda _spec: declared)
+        now = iter(map(float, range(100)))
+        monkeypatch.setattr(submit, "world_problems", lambda *_, **__: [])
+        monkeypatch.setattr(submit, "_pool_of", lambda _: ClusterRecord("example", "a", "", "", "/s", ""))
+        monkeypatch.setattr(submit, "_service", lambda _: Service("RUNNING"))
+        monkeypatch.setattr(submit, "ArbiterLink", lambda link=link: link)
+        monkeypatch.setattr(submit, "submit", lambda *_, fresh, before: Submitted("lm", "lm-1", 0.0))
+        quick = partial(watch, sleep=lambda _: None, clock=partial(next, now))
+        with monkeypatch.context() as patch:
+            patch.setattr(submit, "watch", quick)
+            (tmp_path / "jobs.yaml").write_text(FILE)
+            found = CliRunner().invoke(submit.submit_command, [str(tmp_path / "jobs.yaml")], catch_exceptions=False)
+        assert found.exit_code == 0
+        told = [line for line in found.stderr.splitlines() if "when others need" in line]
+        assert told == [f"job lm: when others need its slots: {one['words']}" for one in lines]

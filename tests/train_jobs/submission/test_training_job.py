@@ -96,7 +96,9 @@ def test_a_job_that_is_not_named_well_is_refused(file: Path, name: str | None, s
         pick(load(file), name)
 
 
-def view(state: str, waits: str = "", since_s: float = 1000.0, slots: int = 0) -> dict[str, Any]:
+def view(
+    state: str, waits: str = "", since_s: float = 1000.0, slots: int = 0, step: int = 0, **more: Any
+) -> dict[str, Any]:
     job = {
         "job": "first",
         "state": state,
@@ -104,17 +106,29 @@ def view(state: str, waits: str = "", since_s: float = 1000.0, slots: int = 0) -
         "slots": ["n:0"] * slots,
         "since_at_s": since_s,
         "outcome": "x",
+        "step": step,
     }
-    return {"jobs": [job]}
+    return {"jobs": [job | more]}
 
 
-def watched(views: list[dict[str, Any] | None], *statuses: str) -> tuple[str, list[str]]:
-    lines: list[str] = []
+def watched(views: list[dict[str, Any] | None], *statuses: str, steady: bool = True) -> tuple[str, list[str]]:
+    """Every look takes a second."""
+    lines, now = list[str](), iter(range(1_000))
     link = FakeLink(status=lambda: views.pop(0))
     last = watch(
-        FakeService(*statuses), link, Submitted("first", "first-1", 1000.0), say=lines.append, sleep=lambda s: None
+        FakeService(*statuses),
+        link,
+        Submitted("first", "first-1", 1000.0),
+        say=lines.append,
+        sleep=lambda s: None,
+        clock=lambda: float(next(now)),
+        steady=steady,
     )
     return last.state, lines
+
+
+def running(*steps: int) -> list[dict[str, Any] | None]:
+    return [view("running", slots=1, step=step) for step in steps]
 
 
 def test_watching_says_each_reason_once_and_ends_when_the_job_runs() -> None:
@@ -125,7 +139,7 @@ def test_watching_says_each_reason_once_and_ends_when_the_job_runs() -> None:
         waiting,
         waiting,
         view("starting", slots=2),
-        view("running", slots=2),
+        *[view("running", slots=2, step=step) for step in range(10)],
     ]
     assert watched(views, "PENDING", "RUNNING") == (
         "running",
@@ -140,8 +154,57 @@ def test_watching_says_each_reason_once_and_ends_when_the_job_runs() -> None:
 
 
 def test_an_earlier_run_of_the_same_name_is_not_taken_for_this_one() -> None:
-    state, lines = watched([view("ended", since_s=500.0), view("running", slots=1)], "RUNNING")
+    state, lines = watched([view("ended", since_s=500.0), *running(*range(10))], "RUNNING")
     assert (state, lines) == ("running", ["job first: its driver is running", "job first: running on 1 slot"])
+
+
+FAILS = "failed: rank 0: ValueError: no loss (mine.py:3); not tried again: it failed alike at step 3 before"
+
+
+def test_a_job_that_fails_a_moment_after_it_ran_has_failed_and_that_is_left_to_the_caller_to_say() -> None:
+    again = view("recovering", last_error="rank 0: ValueError: no loss (mine.py:3)\n-- rank 0 --\na page", step=3)
+    backs_off = [
+        view("waiting", f"waits: crashed 1 time, next try in {left} s; the last time because: x", step=3)
+        for left in (3, 2, 1)
+    ]
+    views = [*running(1, 3), again, *backs_off, view("starting", slots=1, step=2), *running(2, 3)]
+    state, lines = watched([*views, view("ended", outcome=FAILS)], "RUNNING")
+    assert (state, lines) == (
+        "ended",
+        [
+            "job first: running on 1 slot",
+            "job first: recovering: rank 0: ValueError: no loss (mine.py:3)",
+            "job first: waits: crashed 1 time, next try in 3 s; the last time because: x",
+            "job first: starting on 1 slot",
+            "job first: running on 1 slot",
+        ],
+    )
+
+
+def test_a_job_that_crashed_is_watched_until_it_gets_further_than_before() -> None:
+    crashed = [view("recovering", step=400), view("starting", slots=1, step=390)]
+    left = [*running(400), *crashed, *running(*[391] * 9, *[399] * 9, 400, 401), view("ended", outcome=FAILS)]
+    assert watched(left, "RUNNING")[0] == "running" and len(left) == 1, "step 401 is news"
+
+
+def test_a_job_whose_steps_take_long_is_not_watched_for_ever_and_a_log_is_followed_at_once() -> None:
+    left = running(*[0] * 200)
+    assert watched(left, "RUNNING")[0] == "running" and 120 < len(left) < 160
+    left = running(0, 0, 0)
+    assert watched(left, "RUNNING", steady=False)[0] == "running" and len(left) == 2
+
+
+def test_a_park_on_the_way_is_not_its_end() -> None:
+    aside = [view("parking", slots=1, step=2), view("parked", step=2), view("resuming", slots=1, step=2)]
+    left = [*running(1, 2), *aside, *running(2, 2, 2, 3, 3, 3, 3)]
+    assert watched(left, "RUNNING")[0] == "running" and left == running(3)
+
+
+@pytest.mark.parametrize("outcome", [FAILS, "cancelled: by me", "lost: its driver has been silent for 10 s"])
+def test_an_end_that_is_an_error_is_told_once(outcome: str) -> None:
+    assert watched([view("ended", outcome=outcome)], "RUNNING") == ("ended", [])
+    done = watched([view("ended", outcome="finished: at step 3 of 3")], "RUNNING")
+    assert done == ("ended", ["job first: ended: finished: at step 3 of 3"])
 
 
 def test_watching_ends_when_the_driver_fails_before_the_pool_knows_the_job() -> None:
@@ -179,8 +242,9 @@ def test_a_job_that_did_not_finish_is_told_in_one_line_that_begins_with_the_caus
     state: str, ray_status: str, outcome: str, says: str
 ) -> None:
     service = FakeService(ray_status)
-    service.logs = "2026 INFO worker.py\nUsage: x\nError: there is no module 'mine'\n\n"
-    assert failure(service, SUBMITTED, Standing(state, "", ray_status, outcome)) == says
+    for last in ("Error: ", "Error: job first failed: ", "ebbtide: job first: failed: "):
+        service.logs = f"2026 INFO worker.py\nUsage: x\n{last}there is no module 'mine'\n\n"
+        assert failure(service, SUBMITTED, Standing(state, "", ray_status, outcome)) == says
 
 
 def test_a_driver_that_printed_nothing_is_told_too() -> None:

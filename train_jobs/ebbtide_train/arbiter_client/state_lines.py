@@ -1,5 +1,6 @@
 """A job's state as lines for a person: one when it changes, and why it waits."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from ebbtide_train.arbiter_client.link import Link
 
 LOOK_EVERY_S = 0.5  # the arbiter builds a status in milliseconds; faster than this nobody reads
+_DURATION = re.compile(r"\b\d+(?:\.\d+)? (?:ms|s|min|h)\b")
 AWAY_LOOKS = 3  # with the link's deadline of 2 s this is longer than an arbiter takes to restart
 
 
@@ -27,11 +29,20 @@ def describe(view: Mapping[str, Any]) -> str:
     if state in ("starting", "running", "resuming"):
         loads = ": its train function has not begun its steps yet" if view.get("loading") else ""
         return f"{state} on {slots} slot{'' if slots == 1 else 's'}{loads}{_undurable(view)}"
+    if state == "recovering":
+        error = first_line(view.get("last_error") or "")
+        crashed = f"{why}; it crashed: {error}" if why and error else why or error
+        return f"recovering: {crashed or 'its gang is cleared away'}"
     if state == "ended":
         return f"ended: {first_line(view.get('outcome') or '') or 'without a word'}"
     if state == "parked":
         return (why if why.startswith("parked") else f"parked{f': {why}' if why else ''}") + _undurable(view)
     return f"{state}{f': {why}' if why else ''}"
+
+
+def is_news(line: str, said: str) -> bool:
+    """Whether a line says more than that time went by since another one was said."""
+    return bool(_DURATION.sub("", line) != _DURATION.sub("", said))
 
 
 def first_line(text: str) -> str:
@@ -87,9 +98,9 @@ class StateLines:
             self._line(describe(view))
 
     def _line(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+        if is_news(text, self._said):
             self._say(f"job {self._job}: {text}")
+        self._said = text
 
     def _follow(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):

@@ -1,6 +1,7 @@
 """``ebbtide submit``."""
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -44,7 +45,8 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
     """Submit one job of FILE to the running pool that the file names.
 
     Submitted again under the same name it goes on from its last checkpoint. Ends with 1 if the job fails, or is
-    cancelled, while this command watches: until it runs, or with --follow to its end.
+    cancelled, while this command watches: until it has run for some seconds, and further than where it crashed if
+    it did, or with --follow to its end.
     """
     loaded = load_file(file)
     section = pick(loaded.config, name)
@@ -70,7 +72,10 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
     click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)
     for line in aside_lines(section.name, aside):
         _say(line)
-    now = None if follow is False else watch(service, link, submitted, say=_say)
+    now = None if follow is False else watch(service, link, submitted, say=_say, steady=not follow)
+    if now is not None and now.aside is not None and now.aside["words"] != (aside or {}).get("words"):
+        for line in aside_lines(section.name, now.aside):  # by its own size, as `why` has it when it steps aside
+            _say(line)
     if follow:
         asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
         now = watch(service, link, submitted, say=lambda _: None, to_the_end=True)
@@ -132,6 +137,7 @@ def _service(record: ClusterRecord) -> "JobSubmissionClient":
 
 
 async def _stream(service: "JobSubmissionClient", submission_id: str, *, as_json: bool) -> None:
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)  # it tells that the log is over
     async for part in service.tail_job_logs(submission_id):
         click.echo(part, nl=False, err=as_json)
 

@@ -21,7 +21,8 @@ from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.arbiter_client.link import Link
 from ebbtide_train.arbiter_client.pool_connection import ADDRESS_VARIABLE
-from ebbtide_train.arbiter_client.state_lines import describe, first_line, job_view
+from ebbtide_train.arbiter_client.state_lines import describe, first_line, is_news, job_view
+from ebbtide_train.submission.steady_run import SteadyRun
 from ebbtide_train.submission.stop_wait import stop_wait_env
 
 FILE_NAME = "ebbtide-job"  # JSON inside, which is YAML; no suffix that the directory's .gitignore might leave out
@@ -128,6 +129,8 @@ class Standing:
     line: str
     ray_status: str
     outcome: str = ""  # of a job that the pool knows to be over, in the words of its driver
+    step: int = 0  # finished ones
+    aside: Mapping[str, Any] | None = None  # how it would step aside; None: nobody says
 
     @property
     def over(self) -> bool:
@@ -135,9 +138,10 @@ class Standing:
         return self.state == "ended" or self.ray_status in OVER
 
     @property
-    def settled(self) -> bool:
-        """Whether it runs or is over."""
-        return self.state in ("running", "ended") or self.ray_status in OVER
+    def failed(self) -> bool:
+        """Whether it is over and known not to have finished."""
+        finished = self.outcome.startswith("finished") if self.outcome else self.ray_status not in ("FAILED", "STOPPED")
+        return self.over and not finished
 
 
 def standing(service: JobService, link: Link, submitted: Submitted) -> Standing:
@@ -151,7 +155,8 @@ def standing(service: JobService, link: Link, submitted: Submitted) -> Standing:
         view = None if earlier else view
     if view is None:
         return Standing("submitted", f"its driver is {ray_status.lower()}", ray_status)
-    return Standing(view["state"], describe(view), ray_status, str(view.get("outcome") or ""))
+    outcome, step = str(view.get("outcome") or ""), int(view.get("step") or 0)
+    return Standing(view["state"], describe(view), ray_status, outcome, step, view.get("steps_aside"))
 
 
 def failure(service: JobService, submitted: Submitted, now: Standing) -> str:
@@ -171,7 +176,8 @@ def failure(service: JobService, submitted: Submitted, now: Standing) -> str:
         return ""
     printed = [line for line in service.get_job_logs(submitted.submission_id).splitlines() if line.strip()]
     last = printed[-1].strip() if printed else f"Ray says that its driver has {now.ray_status.lower()}"
-    said = last.removeprefix("Error: ").removeprefix(f"job {submitted.job} failed: ")
+    said = last.removeprefix("Error: ").removeprefix("ebbtide: ")
+    said = said.removeprefix(f"job {submitted.job} failed: ").removeprefix(f"job {submitted.job}: failed: ")
     return f"job {submitted.job} failed: {said}; more: `ebbtide logs {submitted.job}`"
 
 
@@ -185,15 +191,23 @@ def watch(
     *,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
     to_the_end: bool = False,
+    steady: bool = True,
 ) -> Standing:
-    """Say each change until the job runs or is over; ``to_the_end``: until it is over."""
-    said = ""
+    """Say each change until the job has got under way or is over; how it failed is left to the caller to say.
+
+    Args:
+        to_the_end: until it is over.
+        steady: not before it has run for a while (see `SteadyRun`); without, until it is first seen to run.
+    """
+    said, run = "", SteadyRun()
     while True:
         now = standing(service, link, submitted)
-        if now.line != said:
-            said = now.line
-            say(f"job {submitted.job}: {said}")
-        if now.over or (now.settled and not to_the_end):
+        if is_news(now.line, said) and not now.failed:
+            say(f"job {submitted.job}: {now.line}")
+        said = now.line
+        runs = run.look(now.state, now.step, clock()) or (now.state == "running" and not steady)
+        if now.over or (runs and not to_the_end):
             return now
         sleep(LOOK_EVERY_S)

@@ -69,8 +69,10 @@ def _said(job: JobRecord, seen: Observation) -> list[RankReport]:
 def _asks(job: JobRecord, said: list[RankReport], restart_s: float, expected_s: float | None) -> Asks:
     spec, step_s = job.spec, max((report.step_s for report in said), default=0.0)
     undone = max([job.step, *(report.step for report in said)]) - job.durable_step
+    tracked_bytes = max((report.tracked_bytes for report in said), default=0)
     return Asks(
-        worker_bytes=max((report.tracked_bytes for report in said), default=0) or spec.host_bytes_per_worker,
+        worker_bytes=tracked_bytes or spec.host_bytes_per_worker,
+        measured=tracked_bytes > 0,
         in_place=spec.in_place,
         hindered=next((report.in_place_hindered for report in said if report.in_place_hindered), ""),
         unwritten=next((report.commit_error for report in said if report.commit_error), ""),

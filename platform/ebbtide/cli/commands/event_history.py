@@ -13,8 +13,10 @@ from typing import Any
 
 import click
 
+from ebbtide.cli.commands.seat_revisions import Replaced, SeatRevisions
 from ebbtide.cli.terminal.causes import cause
 from ebbtide.cli.terminal.completion_names import complete_subjects, index_file
+from ebbtide.cli.terminal.durations import lasting
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
 from ebbtide.cli.terminal.event_sentences import clock, is_long, sentence, short
 from ebbtide.cli.terminal.output import json_option, print_json, print_json_line
@@ -161,6 +163,9 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
             found = index.events(limit=limit, subject=name, types=SHOWN)
         waits = index.events(limit=1, types=("waits",))
         chains = {record.id: index.chain(record.id)[1:] for record in found}
+        revisions = SeatRevisions(index)
+        told_of = (*found, *(before for chain in chains.values() for before in chain))
+        replaced = {one.id: revisions.replaced(one) for one in told_of}
     waiting = waits[-1].payload.get("waits") if waits else None
     reasons = _waits(waiting if isinstance(waiting, dict) else {}, name)
     if as_json:
@@ -168,7 +173,10 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
             {
                 "subject": name,
                 "waits": reasons,
-                "events": [{**r.payload, "because": [c.payload for c in chains[r.id]]} for r in found],
+                "events": [
+                    {**r.payload, "because": [c.payload for c in chains[r.id]], "replaced": _facts(replaced[r.id])}
+                    for r in found
+                ],
             }
         )
         return
@@ -177,10 +185,10 @@ def why(subject: str, limit: int, pool: str | None, shared_dir: Path | None, as_
     for record in found:
         for before in reversed(chains[record.id]):
             if before.id not in told and before.id not in {r.id for r in found}:
-                _tell(before, "  because ")
+                _tell(before, "  because ", replaced[before.id])
                 told.add(before.id)
         told.add(record.id)
-        _tell(record, "  ")
+        _tell(record, "  ", replaced[record.id])
     for who, reason in reasons.items():
         told_now = cause(reason)
         click.secho(f"  now: {who} {told_now}" if who != name else f"  now: {told_now}", fg="yellow")
@@ -200,9 +208,19 @@ def _about(record: IndexedRecord) -> str:
     return seat or str(body.get("job", ""))
 
 
-def _tell(record: IndexedRecord, indent: str) -> None:
+def _tell(record: IndexedRecord, indent: str, replaced: Replaced | None) -> None:
     body: Any = record.payload["body"]
-    click.echo(f"{indent}{clock(record.at_s)}  {_would(record.payload)}{sentence(body)}")
+    past = ""
+    if replaced is not None:  # so that nobody takes it for how things stand
+        ago = lasting(time.time() - record.at_s)
+        past = f" [history: {ago} ago, of revision {replaced.revision}; {replaced.by} is in force]"
+    click.echo(f"{indent}{clock(record.at_s)}  {_would(record.payload)}{sentence(body)}{past}")
+
+
+def _facts(replaced: Replaced | None) -> dict[str, Any] | None:
+    if replaced is None:
+        return None
+    return {"revision": replaced.revision, "by": replaced.by, "at_s": replaced.at_s}
 
 
 def _waits(waits: dict[str, Any], name: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ _FRAME = re.compile(r"^(?:\s|Traceback \(most recent call last\):|File \")|^\s*[
 _PREFIXED = re.compile(r"^\([^)]*\bpid=\d+[^)]*\)\s*")  # as Ray marks what a process has printed
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_CLASS = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*: ")
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Misuse|Warning)\b")
 
 
@@ -29,6 +30,16 @@ def cause(text: str) -> str:
         before = lines[start].partition("Traceback (most recent call last):")[0].strip().rstrip(":")
         first = next((one.strip() for one in lines[:start] if one.strip()), before).rstrip(":")
         last = named[-1] if named else raised[-1] if raised else ""
+        last = "" if _is_told(last, first) else last
         line = ": ".join(part for part in (first, last) if part) or line
     line = " ".join(line.split())
     return line if len(line) <= CAUSE_CHARS else line[: CAUSE_CHARS - 3].rstrip() + "..."
+
+
+def _is_told(raised: str, told: str) -> bool:
+    """Whether a line names the exception already, or the one within it: ``RankFailed: ValueError: no data``."""
+    while _CLASS.match(raised):
+        if _RAISED.match(raised) and raised in told:
+            return True
+        raised = raised.partition(": ")[2]
+    return False

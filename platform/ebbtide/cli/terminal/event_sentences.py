@@ -47,6 +47,10 @@ def _off_node(body: Body) -> str:
     return ", and nothing of it may stay in memory" if body.get("off_node") else ""
 
 
+def _revision(spec: Body) -> str:
+    return f", revision {spec['revision']}" if spec.get("revision") else ""
+
+
 _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "grant_job": lambda b: f"job {b['job']} is granted {_slots(b)}: {b['reason']}",
     "park_job": lambda b: f"job {b['job']} is asked to park: {b['reason']}",
@@ -68,7 +72,7 @@ _SENTENCES: Mapping[str, Callable[[Body], str]] = {
     "slot_freed": lambda b: f"slot {short(b['slot'])} is proven free",
     "slot_unfenced": lambda b: f"slot {short(b['slot'])} has no fence",
     "slot_foreign": lambda b: f"slot {short(b['slot'])} is foreign: {b['who']}",
-    "endpoint_declared": lambda b: f"endpoint {b['spec']['name']} is declared",
+    "endpoint_declared": lambda b: f"endpoint {b['spec']['name']} is declared{_revision(b['spec'])}",
     "endpoint_removed": lambda b: f"endpoint {b['endpoint']} is removed",
     "job_submitted": lambda b: f"job {b['spec']['name']} is submitted",
     "job_loading": lambda b: f"job {b['job']} is up and loads: its train function has not begun its steps",

@@ -320,6 +320,7 @@ def _crashed(state: PoolState, event: Event, body: JobCrashed) -> PoolState:
         failures_in_a_row=failures,
         not_before_s=event.at_s + backoff_s(failures),
         last_error=body.why,
+        crashed_s=event.at_s,
     )
     return _put(reclaim(state, state.held_by(body.job, record.epoch), event.at_s), moved)
 

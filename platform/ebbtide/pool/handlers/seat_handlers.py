@@ -74,6 +74,8 @@ def _declared(state: PoolState, event: Event, body: EndpointDeclared) -> PoolSta
     if known is not None and known.spec.slots_per_replica != body.spec.slots_per_replica:
         _must_be_cold(state, body.spec.name, f"cannot change to {body.spec.slots_per_replica} slots per replica")
     record = replace(known, spec=body.spec) if known else EndpointRecord(body.spec)
+    if known is not None and known.spec.revision != body.spec.revision:
+        record = replace(record, park_failed_s=0.0, park_error="")  # of a replica that is to go
     return replace(state, endpoints={**state.endpoints, body.spec.name: record})
 
 
@@ -92,6 +94,8 @@ def _grant(state: PoolState, event: Event, body: GrantSeat) -> PoolState:
     record = seat_record(state, body.seat)
     moved = move_seat(record, SeatState.PLACING, event.at_s)
     spec = state.endpoints[record.endpoint].spec
+    if record.revision != spec.revision:
+        moved = replace(moved, last_error="", failure=None)
     if len(body.slots) != spec.slots_per_replica:  # guard: a replica has as many slots as it needs
         raise IllegalTransition(f"seat {body.seat} needs {spec.slots_per_replica} slots, not {len(body.slots)}")
     nodes = {slot_record(state, slot).slot.node for slot in body.slots}
@@ -202,7 +206,9 @@ def _stopped(state: PoolState, event: Event, body: SeatStopped) -> PoolState:
     elif record.state is SeatState.WARM:
         pass  # it had parked, and could have woken: its death says nothing of the next park, nor of the next start
     elif record.state in SEAT_PARKS and not node_died and body.failed:  # this says nothing of the next start
-        endpoint = replace(state.endpoints[record.endpoint], park_failed_s=event.at_s, park_error=body.why)
+        endpoint = state.endpoints[record.endpoint]
+        if record.revision == endpoint.spec.revision:  # nor of the replicas of another revision
+            endpoint = replace(endpoint, park_failed_s=event.at_s, park_error=body.why)
         state = replace(state, endpoints={**state.endpoints, record.endpoint: endpoint})
     elif (
         record.state is not SeatState.DRAINING

@@ -23,6 +23,7 @@ ASKED = (Tier.EVICT_AND_CUDA, Tier.STOP_AND_RESTART, Tier.KILL)
 """What an arbiter can have a gang do, in no order; the last is what happens at the deadline."""
 
 NOT_ASKED = "no gang can be asked for it yet"
+_AT_MOST = " (at most: by the size that its file declares; its own counts once it runs)"
 _REMEMBERED = 2048  # jobs times the few questions that are asked of each in turn
 _LANES = frozenset(lane.value for lane in Lane)
 
@@ -54,6 +55,7 @@ class Asks:
 
     Attributes:
         worker_bytes: tracked state of one worker.
+        measured: its ranks said so; else its file does, with a bound.
         in_place: whether its author lets it park.
         hindered: why its ranks could not park when they last looked; "": nothing is known.
         unwritten: why its last checkpoint could not be published; "": it was.
@@ -64,6 +66,7 @@ class Asks:
     """
 
     worker_bytes: int
+    measured: bool = False
     in_place: bool = True
     hindered: str = ""
     unwritten: str = ""
@@ -158,7 +161,7 @@ def step_aside(asks: Asks, places: tuple[There, ...]) -> StepAside:
         free_s=_free_s(order[0], choices),
         resume_s=_resume_s(order[0], choices),
         restart_costs_s=max(0.0, stop_s - park_s),
-        reason=_reason(order[0], choices),
+        reason=_reason(order[0], choices) + ("" if asks.measured or order[0] is Tier.KILL else _AT_MOST),
         only_late=order[0] is Tier.KILL and _holds_in_the_end(asks, places),
         rejected=tuple((tier, why) for tier, why in against.items() if why),
     )

@@ -50,6 +50,11 @@ PIECES = st.lists(
         (f"{TRACE}\nDuring handling of the above exception, another exception occurred:\n\n"
          f"{TRACE.replace('FileNotFoundError', 'my.own.LoadError')}", "my.own.LoadError: no data in /data"),
         ("\x1b[36m(Replica pid=7, ip=1.2.3.4)\x1b[0m ValueError: bad\x07 model", "ValueError: bad model"),
+        (f"rank 0: FileNotFoundError: no data in /data (data.py:9); not tried again\n-- rank 0 --\n{TRACE}",
+         "rank 0: FileNotFoundError: no data in /data (data.py:9); not tried again"),
+        (f"rank 0: FileNotFoundError: no data in /data\n{TRACE.replace('FileN', 'my.RankFailed: FileN')}",
+         "rank 0: FileNotFoundError: no data in /data"),
+        (f"it lacks no data in /data\n{TRACE}", "it lacks no data in /data: FileNotFoundError: no data in /data"),
         (f"{TRACE}goodbye", "FileNotFoundError: no data in /data"),
         (TRACE.replace("FileNotFoundError: no data in /data", "KeyboardInterrupt"), "KeyboardInterrupt"),
     ],

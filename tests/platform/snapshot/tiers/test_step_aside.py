@@ -110,3 +110,15 @@ def test_where_only_a_kill_holds_the_warning_says_that_work_is_lost() -> None:
     found = step_aside(replace(JOB, in_place=False, unwritten="Read-only file system"), (HERE,))
     assert found.tier is Tier.KILL and found.fallbacks == ()
     assert "it loses work" in found.warning and "Read-only file system" in dict(found.rejected)[Tier.STOP_AND_RESTART]
+
+
+def test_a_size_that_a_file_declares_is_said_to_be_a_bound_and_a_measured_one_is_not() -> None:
+    here = There(workers=1, budget_bytes=10 * GB)
+    declared, measured = step_aside(JOB, (here,)), step_aside(replace(JOB, measured=True), (here,))
+    assert "GB go to host memory" in measured.reason and "at most" not in measured.words
+    assert (
+        declared.reason
+        == f"{measured.reason} (at most: by the size that its file declares; its own counts once it runs)"
+    )
+    killed = step_aside(replace(JOB, in_place=False, unwritten="read-only"), (here,))
+    assert killed.tier is Tier.KILL and "at most" not in killed.words
