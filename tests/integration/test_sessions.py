@@ -45,7 +45,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     finally:
         os.chdir(here)
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
         os.environ.clear()
         os.environ.update(before)
 

@@ -214,7 +214,7 @@ class Loop:
             return
         aims = {name: one.aim for name, one in self.published.world.memory.endpoints.items()}
         bounds, elastic = settings.cluster_size(config), self._cluster_watch.elastic
-        may_move = may_move and not state.frozen
+        may_move = may_move and not state.frozen and not self.inbox.closes()
         self.inbox.submitted.extend(self.node_scaler.tick(now_s, state, aims, bounds, elastic, may_move=may_move))
 
     def _agree(self, knobs: TickSettings) -> tuple[Body, ...]:

@@ -81,3 +81,15 @@ def test_what_ranks_measured_is_shown_while_they_say_so() -> None:
     seen = Observation(started_s=0.0, ranks={(TRAIN, 0): Timestamped(1.0, told)})
     shown = view(state, seen, {}, 1.5)["jobs"][0]
     assert (shown["tracked_bytes"], shown["in_place_hindered"]) == (77, "it is sharded")
+
+
+def test_whether_a_job_can_leave_and_comes_back_can_be_seen() -> None:
+    state = with_job(a_pool(), a_job(), (S1,))
+    job = state.jobs[TRAIN]
+    report = RankReport(TRAIN, job.incarnation, 0, 1, "n0", 7, job.epoch, 0, RankPhase.RUNNING, 5, 0)
+    keys = ("park_refused", "interactive", "restorable")
+    assert [view(state, Observation(started_s=0.0), {}, 1.0)["jobs"][0][key] for key in keys] == [None, False, False]
+    told = replace(report, park_refused="no helper", interactive=True)
+    ranks = {(TRAIN, 0): Timestamped(1.0, told)}
+    seen = Observation(started_s=0.0, ranks=ranks, restorable=frozenset({TRAIN}))
+    assert [view(state, seen, {}, 1.0)["jobs"][0][key] for key in keys] == ["no helper", True, True]
