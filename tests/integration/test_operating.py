@@ -349,7 +349,7 @@ def ended_by_sigterm(*arguments: str, when: Callable[[], bool]) -> "subprocess.C
     command = [sys.executable, "-m", "ebbtide.cli", *arguments]
     ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + 150
         while not when():
             assert time.monotonic() < deadline_s and ran.poll() is None
             time.sleep(0.2)
@@ -360,10 +360,12 @@ def ended_by_sigterm(*arguments: str, when: Callable[[], bool]) -> "subprocess.C
     return subprocess.CompletedProcess(command, ran.returncode, said)
 
 
+@pytest.mark.timeout(400)  # a job starts, and a pool; minutes on a busy machine
 def test_14_ctrl_c_while_down_waits_leaves_the_pool_up_and_no_step_is_lost(day: Day) -> None:
     file = day.folder / "later.yaml"
     text = JOB_FILE.format(pool=day.name, job=LATER).replace("checkpoint_every_s: 2", "checkpoint_every_s: 600")
     file.write_text(text)
+    ebbtide_here("cancel", JOB)  # it is over unless a step was left out, and would have the one slot for jobs
     watched = ended_by_sigterm("submit", str(file), "--follow", when=lambda: day.pool.job(LATER)["step"] > 20)
     assert watched.returncode == 128 + signal.SIGTERM, watched.stdout
     assert watched.stdout.count(f"job {LATER} goes on in the pool: `ebbtide logs {LATER} --follow` follows it, ") == 1
@@ -395,6 +397,7 @@ def test_14_ctrl_c_while_down_waits_leaves_the_pool_up_and_no_step_is_lost(day: 
     assert lost_steps(lines, 0) == 0
 
 
+@pytest.mark.timeout(400)  # a job starts, and a pool; minutes on a busy machine
 def test_15_after_down_and_up_a_job_goes_on_from_the_very_step(day: Day) -> None:
     before = day.pool.job(LATER)["step"]
     day.pool.wait("it has done some more", lambda: day.pool.job(LATER)["step"] > before + 10)

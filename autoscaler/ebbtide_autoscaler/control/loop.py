@@ -248,7 +248,7 @@ class Loop:
     async def _commit(self, result: TickResult, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.published.world.memory else None
         waits = self.node_scaler.explained(dict(result.decision.waits))
-        observing = self.file.mode is PoolMode.OBSERVE
+        observing = self.file.mode is PoolMode.OBSERVE and not self.inbox.closes()
         would = self._annotations.would(
             result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=clock.now_s()
         )

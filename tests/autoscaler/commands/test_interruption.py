@@ -16,12 +16,15 @@ from ebbtide.cli.main import cli
 from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.system.interrupts import Terminated
+from ebbtide_autoscaler.cluster.node_names import Node
+from ebbtide_autoscaler.commands import calls, hold, operate
 from ebbtide_autoscaler.commands import pool as module
 from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.job_drain import WORD_S
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence
+from tests.builders.commands import FakeLink, M, N
 
 POOL = f"cut{os.getpid()}"
 RECORD = ClusterRecord(POOL, "127.0.0.1:9", "http://gateway", "", "/s", "/f/pool.yaml")
@@ -100,6 +103,28 @@ def test_a_no_changes_nothing_and_is_no_interruption() -> None:
         raise click.Abort
     with pytest.raises(OSError, match="of its own"), interruptible("x"):
         raise OSError("of its own")
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("drain", M[:8]), f"node {M[:8]} (crate) goes on draining; `ebbtide undrain {M[:8]}` takes that back"),
+        (("cancel", "train"), "job train is cancelled all the same, at its next safe point"),
+        (("park", "train"), "job train steps aside all the same; `ebbtide resume train` takes that back"),
+        (("resume", "train"), "job train goes on all the same, when it gets its slots; see `ebbtide status`"),
+    ],
+)
+def test_who_stops_waiting_hears_that_what_was_asked_for_still_holds(
+    command: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = FakeLink()
+    monkeypatch.setattr(calls, "ArbiterLink", lambda: link)
+    for one in (hold, operate):
+        monkeypatch.setattr(one, "join_pool", lambda pool: RECORD)
+        monkeypatch.setattr(one, "until_done", interrupt)
+    monkeypatch.setattr(operate, "cluster_nodes", lambda: (Node(N, "box"), Node(M, "crate")))
+    failing(run(*command), says)
+    assert len(link.asked) == 1
 
 
 class Arbiter:
