@@ -109,7 +109,7 @@ def up(
 
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
-    with interruptible("nothing was changed") as stage:
+    with interruptible("nothing was changed") as stage, terminated_is_interrupted():
         given = None if file is None else read_pool_file(file, import_models=import_, quiet=as_json)
         with _alone(the_pool(pool).pool if given is None else given.pool.name):
             if given is None or file is None:
