@@ -106,8 +106,12 @@ def test_an_empty_ledger_brings_nothing_back(tmp_path: Path) -> None:
 
 def test_jobs_that_stepped_aside_before_a_pool_went_down_are_named_with_their_step(tmp_path: Path) -> None:
     assert jobs_go_on(tmp_path) == (), "a pool that comes up for the first time"
-    left = [JobSubmitted(a_job(name), "i") for name in ("b", "a", "held", "over", "cancelled")]
-    after = [JobDurable(JobName("b"), 50), JobHeld(JobName("held"), "ann", "r"), CancelJob(JobName("cancelled"), "r")]
+    left: list[Body] = [JobSubmitted(a_job(name), "i") for name in ("b", "a", "held", "over", "cancelled")]
+    after: list[Body] = [
+        JobDurable(JobName("b"), 50),
+        JobHeld(JobName("held"), "ann", "r"),
+        CancelJob(JobName("cancelled"), "r"),
+    ]
     bodies: list[Body] = [*left, *after, JobEnded(JobName("over"), "finished", "")]
     events = [Event(RecordId(f"1.{number}"), 5.0, None, body) for number, body in enumerate(bodies, start=1)]
     journal = Journal(EpochLog.open(tmp_path / "ledger", writer="w"), Recovered())
