@@ -224,7 +224,7 @@ def down(grace_s: float | None, now: bool, pool: str | None, as_json: bool) -> N
     ledger, checkpoints, models. A pool that is down already stays so.
     """
     from ebbtide_autoscaler.lifecycle import down as take_down  # noqa: PLC0415
-    from ebbtide_autoscaler.lifecycle.job_drain import drain_jobs  # noqa: PLC0415
+    from ebbtide_autoscaler.lifecycle.job_drain import StillUp, drain_jobs  # noqa: PLC0415
 
     if now and grace_s is not None:
         raise BadInput("give either --grace or --now")
@@ -238,7 +238,10 @@ def down(grace_s: float | None, now: bool, pool: str | None, as_json: bool) -> N
         return
 
     def drain() -> Iterator[str]:
-        jobs = {} if now else drain_jobs(ArbiterLink(), by=user(), grace_s=grace_s, say=say)
+        try:
+            jobs = {} if now else drain_jobs(ArbiterLink(), by=user(), grace_s=grace_s, say=say)
+        except StillUp as error:
+            raise CommandFailed(str(error)) from error
         stage.left = "the pool is half down; `ebbtide down` again ends the rest"
         return how_to_go_on(jobs, record.config_file)
 

@@ -28,7 +28,7 @@ def down(record: ClusterRecord, *, say: Callable[[str], None], drain: Callable[[
         drain: called before anything is taken away, with the cluster joined; gives lines that are said at the end.
 
     Raises:
-        CommandFailed: by ``drain``; the pool is up.
+        StillUp: by ``drain``; the pool is up.
     """
     then: tuple[str, ...] = ()
     try:

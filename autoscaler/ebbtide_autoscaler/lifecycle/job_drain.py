@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.system.interrupts import undisturbed
 from ebbtide_autoscaler.lifecycle.jobs_leaving import LeavingJob, follow, how_it_went, waits_for
 
@@ -18,6 +17,10 @@ LOOK_EVERY_S = 0.3
 AGAIN_S = 10.0  # a line that has not changed is said again, with the seconds, so that a terminal is not silent
 ARBITER_S = 15.0  # one that restarts answers within seconds; one that is gone for longer asks no job
 STARTS_S = 30.0  # beside a job's grace: for a gang that is just starting, 10-20 s on 2 cores, before it can be asked
+
+
+class StillUp(RuntimeError):
+    """The wait was interrupted; the pool is up, and the message says how to go on."""
 
 
 class Link(Protocol):
@@ -46,7 +49,7 @@ def drain_jobs(
         The jobs that were on their way, by name. The arbiter grants nothing for some seconds more.
 
     Raises:
-        CommandFailed: interrupted; the pool is up, and its jobs go on.
+        StillUp: interrupted; the pool is up, and its jobs go on.
     """
     try:
         return _Drain(link, by=by, grace_s=grace_s, say=say, clock=clock, sleep=sleep).run()
@@ -56,7 +59,7 @@ def drain_jobs(
     except KeyboardInterrupt:
         with undisturbed():
             link.call("reopen_pool")
-        raise CommandFailed(
+        raise StillUp(
             "interrupted: the pool is still up and its jobs go on; those that have stepped aside get their slots back. "
             "`ebbtide down` again waits for them, `ebbtide down --now` does not"
         ) from None

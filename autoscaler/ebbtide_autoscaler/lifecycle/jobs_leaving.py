@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ebbtide.cli.terminal.causes import cause
 from ebbtide.pool.plural import many
 
 COMES_UP = {"starting": "starts", "resuming": "comes back"}
@@ -25,7 +26,7 @@ class LeavingJob:
         step: finished steps, the most that it was seen with.
         durable_step: of these, the ones on the shared filesystem.
         crashes: that it had when it was seen first.
-        crashed: it has had another one since.
+        crashed: it has had another one since, for the reason in ``refused``.
         refused: why it has not left yet, as it says itself.
         comes_back: its submission is kept, so that the next `up` submits it again.
     """
@@ -72,14 +73,16 @@ def _begin(job: Status) -> LeavingJob:
 def _go_on(one: LeavingJob, job: Status | None) -> LeavingJob:
     if job is None:  # forgotten: it ended long ago
         return replace(one, state="ended")
+    crashed = one.crashed or job.get("crashes", 0) > one.crashes
+    said = job.get("park_refused") or (job.get("commit_error") if job["state"] == "stopping" else "")
     return replace(
         one,
         state=job["state"],
         step=max(one.step, job["step"]),
         durable_step=job["durable_step"],
-        crashed=one.crashed or job.get("crashes", 0) > one.crashes,
+        crashed=crashed,
         interactive=one.interactive or job.get("interactive", False),
-        refused=job.get("park_refused") or (job.get("commit_error") if job["state"] == "stopping" else "") or "",
+        refused=cause(job.get("last_error") or "") if crashed else said or "",
         comes_back=job.get("restorable", False),
     )
 

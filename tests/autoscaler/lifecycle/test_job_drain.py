@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.cli.terminal.errors import CommandFailed
-from ebbtide_autoscaler.lifecycle.job_drain import ARBITER_S, STARTS_S, WORD_S, drain_jobs
+from ebbtide_autoscaler.lifecycle.job_drain import ARBITER_S, STARTS_S, WORD_S, StillUp, drain_jobs
 from ebbtide_autoscaler.lifecycle.jobs_leaving import LeavingJob
 from tests.autoscaler.lifecycle.test_jobs_leaving import a_row
 
@@ -109,7 +108,7 @@ def test_a_session_that_refuses_is_told_of_once_and_not_waited_for() -> None:
 def test_ctrl_c_leaves_the_pool_up_and_says_so() -> None:
     pool = Pool(leaves_at(100.0))
     pool.interrupt_s = 3.0
-    with pytest.raises(CommandFailed, match="the pool is still up and its jobs go on") as error:
+    with pytest.raises(StillUp, match="the pool is still up and its jobs go on") as error:
         pool.drain()
     assert "`ebbtide down --now`" in str(error.value) and pool.asked[-1] == ("reopen_pool",)
 

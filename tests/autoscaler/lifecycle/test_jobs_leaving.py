@@ -43,9 +43,11 @@ def test_one_that_steps_aside_goes_on_from_its_last_step() -> None:
 
 @pytest.mark.parametrize("then", ["recovering", "waiting"])
 def test_one_that_crashes_on_its_way_is_told_as_such_with_its_steps(then: str) -> None:
-    one = after(a_row(), a_row("stopping", step=12), a_row(then, step=4, crashes=1))
+    why = "it did not step aside within its grace of 30 s"
+    one = after(a_row(), a_row("stopping", step=12), a_row(then, step=4, crashes=1, last_error=f"{why}\nmore"))
     assert not one.awaited and one.repeats == 8
-    assert how_it_went(one) == "job train has crashed on its way: it goes on from step 4, and repeats 8 steps at least"
+    told = f"job train has crashed on its way ({why}): it goes on from step 4, and repeats 8 steps at least"
+    assert how_it_went(one) == told
 
 
 def test_a_crash_of_long_ago_is_none_of_now() -> None:
