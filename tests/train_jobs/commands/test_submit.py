@@ -1,6 +1,7 @@
 """``ebbtide submit`` says how the job will step aside, and submits it whatever the answer is."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.system.interrupts import Terminated
 from ebbtide_train.commands import submit
 from ebbtide_train.submission.training_job import Submitted
 from tests.train_jobs.fake_link import FakeLink
@@ -89,3 +91,21 @@ def test_the_exit_code_is_the_jobs(
     assert found.exit_code == code, found.output
     last = found.stderr.splitlines()[-1]
     assert last.startswith(says) and (not says or last.endswith("more: `ebbtide logs lm`"))
+
+
+@pytest.mark.parametrize("where", [[], ["--follow"]])
+@pytest.mark.parametrize(("ended", "code"), [(KeyboardInterrupt(), 0), (Terminated(signal.SIGTERM), 143)])
+def test_who_ends_the_watching_hears_that_the_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: list[str], ended: BaseException, code: int
+) -> None:
+    def watched(*_: object, **__: object) -> None:
+        raise ended
+
+    submitted(monkeypatch, tmp_path, PARKS)
+    monkeypatch.setattr(submit, "watch", watched)
+    done = CliRunner().invoke(submit.submit_command, [str(tmp_path / "jobs.yaml"), "--json", *where])
+    assert done.exit_code == code, done.output
+    assert (json.loads(done.stdout)["job"], json.loads(done.stdout)["state"]) == ("lm", "submitted")
+    assert (
+        "job lm goes on in the pool: `ebbtide logs lm --follow` follows it, `ebbtide cancel lm` ends it" in done.stderr
+    )
