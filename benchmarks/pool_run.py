@@ -45,7 +45,7 @@ def running_pool(config: Path) -> Iterator[ClusterRecord]:
     finally:
         ray.shutdown()  # or Ray would end this process when its cluster goes
         with suppress(subprocess.SubprocessError, RunFailed):
-            ebbtide("down")
+            ebbtide("down", "--now")
 
 
 def wait(what: str, limit_s: float, holds: Callable[[Status], bool], *, every_s: float = 0.2) -> None:

@@ -87,7 +87,7 @@ def play(folder: Path, say: Callable[[str], None]) -> Tide:
     finally:
         say(f"{time.monotonic() - began_s:5.0f} s  take the pool down")
         _leave_the_cluster()
-        subprocess.run([*_COMMAND, "down", "--pool", POOL], capture_output=True, timeout=STAGE_S)
+        subprocess.run([*_COMMAND, "down", "--now", "--pool", POOL], capture_output=True, timeout=STAGE_S)
     shared = folder / "shared"
     tide.figures |= prove(shared) | {"total_s": round(time.monotonic() - began_s, 1)}
     return tide

@@ -134,6 +134,7 @@ class Loop:
         self.provider = SimProvider(self, size, set(list(self.visible)[1:])) if size is not None else None
         self.restorable: set[str] = set()
         self.no_fences = False  # as while a pool only observes
+        self.closing = ""  # who takes the pool down
         self.drivers: dict[str, FakeDriver] = {}
         self.events: list[Event] = []
         self.refused: tuple[object, ...] = ()

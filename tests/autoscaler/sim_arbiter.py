@@ -200,6 +200,7 @@ class Arbiter:
             restorable=frozenset(JobName(name) for name in self.loop.restorable),
             misplaced=dict(self.misplaced),
             routes_version=self.table.version,
+            closing=self.loop.closing,
         )
 
     def tick(self) -> tuple[Event, ...]:
@@ -238,7 +239,8 @@ class Arbiter:
         self.decision = result.decision
         self.loop.refused += result.refused
         self.loop.took(result.events)
-        if not frozen and not self.world.state.frozen and not knobs.observe and self.loop.referee is not None:
+        decides = not frozen and not self.world.state.frozen and not seen.closing
+        if decides and not knobs.observe and self.loop.referee is not None:
             self.loop.referee.judge(now_s, before, result, seen, knobs.policy)
         self._die("before it acts")
         table = routes(self.world.state, seen)

@@ -221,6 +221,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator
         yield Pool(record, folder)
     finally:
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
         os.environ.clear()
         os.environ.update(before)

@@ -203,7 +203,7 @@ def test_a_job_that_lacks_slots_brings_a_node_and_an_empty_one_leaves_in_good_or
             driver.kill()
             driver.wait(30)
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
 
 
 def free(pool: Pool) -> int:

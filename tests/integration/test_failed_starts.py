@@ -74,7 +74,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
         yield Case(folder)
     finally:
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
         os.environ.clear()
         os.environ.update(before)
 

@@ -6,6 +6,7 @@ Steps are numbered, since each finds the pool as the one before left it.
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
         yield found
     finally:
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
         os.environ.clear()
         os.environ.update(before)
 
@@ -337,4 +338,84 @@ def test_13_after_the_loss_of_the_cluster_up_brings_endpoints_and_jobs_back(day:
     assert lost_steps(lines, day.pool.job(JOB)["crash_lost_steps"]) == 0 and repeat_difference(lines) == ""
     assert durable < day.pool.job(JOB)["step"], "from its last checkpoint on"
     assert answer("cancel", JOB, "--json")["outcome"].startswith("cancelled")
+    day.pool.check_promises()
+
+
+LATER = "later"
+
+
+def ended_by_sigterm(*arguments: str, when: Callable[[], bool]) -> "subprocess.CompletedProcess[str]":
+    """Run a command as a user does, and end it."""
+    command = [sys.executable, "-m", "ebbtide.cli", *arguments]
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline_s = time.monotonic() + 150
+        while not when():
+            assert time.monotonic() < deadline_s and ran.poll() is None
+            time.sleep(0.2)
+        ran.terminate()
+        said = ran.communicate(timeout=30)[0]
+    finally:
+        ran.kill()
+    return subprocess.CompletedProcess(command, ran.returncode, said)
+
+
+@pytest.mark.timeout(400)  # a job starts, and a pool; minutes on a busy machine
+def test_14_ctrl_c_while_down_waits_leaves_the_pool_up_and_no_step_is_lost(day: Day) -> None:
+    file = day.folder / "later.yaml"
+    text = JOB_FILE.format(pool=day.name, job=LATER).replace("checkpoint_every_s: 2", "checkpoint_every_s: 600")
+    file.write_text(text)
+    ebbtide_here("cancel", JOB)  # it is over unless a step was left out, and would have the one slot for jobs
+    watched = ended_by_sigterm("submit", str(file), "--follow", when=lambda: day.pool.job(LATER)["step"] > 20)
+    assert watched.returncode == 128 + signal.SIGTERM, watched.stdout
+    assert watched.stdout.count(f"job {LATER} goes on in the pool: `ebbtide logs {LATER} --follow` follows it, ") == 1
+    seen = day.pool.job(LATER)["step"] + 100
+    followed = ended_by_sigterm("logs", LATER, "--follow", when=lambda: day.pool.job(LATER)["step"] > seen)
+    assert followed.returncode == -signal.SIGTERM, followed.stdout
+    for said in (watched.stdout, followed.stdout):
+        assert "***" not in said and "Traceback" not in said, said
+    assert day.pool.job(LATER)["durable_step"] == 0
+    rank = psutil.Process(next(iter(day.pool.job(LATER)["pids"].values())))
+    rank.suspend()  # no safe point comes
+    try:
+        command = [sys.executable, "-m", "ebbtide.cli", "down"]
+        waits = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert waits.stdout is not None
+        first = waits.stdout.readline()
+        assert f"job {LATER} (step " in first and "comes to its next safe point" in first, first
+        day.pool.wait("it is asked", lambda: day.pool.job(LATER)["state"] == "stopping")
+        waits.send_signal(signal.SIGINT)
+        said = waits.communicate(timeout=30)[0]
+    finally:
+        rank.resume()
+    assert waits.returncode == 1 and "the pool is still up and its jobs go on" in said and "Aborted" not in said, said
+    day.pool.wait("it runs again", lambda: day.pool.job(LATER)["state"] == "running")
+    assert ask(day, "one") == 200
+    job = day.pool.job(LATER)
+    assert (job["crashes"], job["crash_lost_steps"]) == (0, 0)
+    lines = step_lines(day.pool.shared / "train" / LATER)
+    assert lost_steps(lines, 0) == 0
+
+
+@pytest.mark.timeout(400)  # a job starts, and a pool; minutes on a busy machine
+def test_15_after_down_and_up_a_job_goes_on_from_the_very_step(day: Day) -> None:
+    before = day.pool.job(LATER)["step"]
+    day.pool.wait("it has done some more", lambda: day.pool.job(LATER)["step"] > before + 10)
+    shared = day.pool.shared
+    ray.shutdown()
+    said = ebbtide("down").stdout
+    found = re.search(rf"job {LATER} has stepped aside at step (\d+), all of it on the shared filesystem", said)
+    assert found is not None and "Ray cluster stopped" in said, said
+    step = int(found[1])
+    assert f"lets go on: {LATER} from step {step}" in said
+    assert max(line.step for line in step_lines(shared / "train" / LATER)) == step - 1
+    assert "is down already" in ebbtide("down", "--pool", day.name).stdout
+    ebbtide("up", str(day.write()))
+    join(load_cluster())
+    day.pool.wait("it goes on", lambda: day.pool.job(LATER)["step"] > step + 10)
+    job = day.pool.job(LATER)
+    assert (job["crashes"], job["crash_lost_steps"], job["last_error"]) == (0, 0, None)
+    steps = [line.step for line in step_lines(shared / "train" / LATER)]
+    assert len(steps) == len(set(steps)), "no step was repeated"
+    assert sorted(steps) == list(range(len(steps))), "and none left out"
     day.pool.check_promises()

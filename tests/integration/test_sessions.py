@@ -5,6 +5,7 @@ Steps are numbered, since they share the cluster; each leaves no session behind.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -45,7 +46,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     finally:
         os.chdir(here)
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
         os.environ.clear()
         os.environ.update(before)
 
@@ -142,3 +143,36 @@ def test_4_what_is_no_use_is_refused_before_anything_is_submitted(pool: Pool) ->
         refused = ebbtide_here("run", *words, check=False)
         assert refused.exit_code == 2 and reason in refused.output, refused.output
     assert {job["job"] for job in pool.status()["jobs"]} <= {"hello", "bad", "lab", "again"}
+
+
+def test_5_down_makes_an_image_of_it_and_after_up_it_goes_on_in_the_same_memory(pool: Pool, helper: Helper) -> None:
+    file = pool.folder / "over-night"
+    run("--name", "over-night", "--", *chain(file))
+    until(file.exists)
+    ray.shutdown()
+    said = ebbtide("down").stdout
+    assert "session over-night has stepped aside at its image, all of it on the shared filesystem" in said, said
+    assert "lets go on: over-night" in said
+    steps = check(file.read_text())
+    time.sleep(0.5)
+    assert check(file.read_text()) == steps
+    ebbtide("up", str(pool.folder / "pool.yaml"))
+    join(load_cluster())
+    pool.wait("it to run", lambda: pool.job("over-night")["state"] == "running")
+    until(lambda: check(file.read_text()) > steps + 3)
+    assert (pool.job("over-night")["crashes"], pool.job("over-night")["crash_lost_steps"]) == (0, 0)
+    ebbtide_here("cancel", "over-night")
+
+
+def test_6_one_that_no_image_can_be_made_of_is_not_waited_for(pool: Pool) -> None:
+    command = "import socket; s = socket.create_connection(('127.0.0.1', {port}))"
+    with socket.create_server(("127.0.0.1", 0)) as server:  # a connection to outside, which no image takes along
+        port = server.getsockname()[1]
+        run("--name", "talks", "--", sys.executable, "-c", command.format(port=port) + "; import time; time.sleep(900)")
+        talk, _ = server.accept()
+        ray.shutdown()
+        began_s = time.monotonic()
+        said = ebbtide("down").stdout
+        talk.close()
+    assert "session talks is ended with the pool (" in said and "what it has in memory is lost" in said, said
+    assert "Ray cluster stopped" in said and time.monotonic() - began_s < 60

@@ -67,7 +67,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         found.check_promises()
     finally:
         ray.shutdown()
-        ebbtide("down", check=False)
+        ebbtide("down", "--now", check=False)
         os.environ.clear()
         os.environ.update(before)
 

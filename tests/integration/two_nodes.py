@@ -200,7 +200,7 @@ def two_nodes(
     finally:
         ray.shutdown()
         if made is not None and made.pool is not None:
-            ebbtide("down", check=False)
+            ebbtide("down", "--now", check=False)
         ours = _processes(temp_dir)
         if made is not None:
             with suppress(Exception):

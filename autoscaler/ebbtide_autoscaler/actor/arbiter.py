@@ -176,6 +176,14 @@ class Arbiter:
         self._record.write()
         return done
 
+    def close_pool(self, by: str, for_s: float) -> dict[str, Any]:
+        """Have every job publish its checkpoint and leave, and grant nothing; for ``for_s`` seconds."""
+        return self._operator.close(by, for_s)
+
+    def reopen_pool(self) -> dict[str, Any]:
+        """Grant again."""
+        return self._operator.reopen()
+
     def drain_node(self, node: str, reason: str) -> dict[str, Any]:
         """Have everything leave a node, in good order, and grant nothing there."""
         done = self._operator.drain(NodeId(node), reason)

@@ -10,6 +10,7 @@ from ebbtide.cli.terminal.errors import CommandFailed
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, saved, tell, user, was_so
+from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -36,11 +37,12 @@ def park(name: str, reason: str, image: bool, wait: bool, limit_s: float, pool: 
     """
     join_pool(pool)
     answer = ask("park_job", name, reason or "no reason given", user(), image)
-    found = (
-        _wait(name, _is_off_node if image else _is_aside, _parks, limit_s, "is not aside yet")
-        if wait
-        else look_at(name)
-    )
+    with interruptible(f"job {name} steps aside all the same; `ebbtide resume {name}` takes that back"):
+        found = (
+            _wait(name, _is_off_node if image else _is_aside, _parks, limit_s, "is not aside yet")
+            if wait
+            else look_at(name)
+        )
     if wait and found is not None:
         _must(found["held"] is not None or found["state"] == "ended", f"job {name} was released meanwhile")
         _must(found["state"] != "ended", f"job {name} is over and was not parked: {found['outcome']}")
@@ -61,7 +63,8 @@ def resume(name: str, wait: bool, limit_s: float, pool: str | None, as_json: boo
     """
     join_pool(pool)
     answer = ask("resume_job", name, user())
-    found = _wait(name, _goes_on, _resumes, limit_s, "does not run yet") if wait else look_at(name)
+    with interruptible(f"job {name} goes on all the same, when it gets its slots; see `ebbtide status`"):
+        found = _wait(name, _goes_on, _resumes, limit_s, "does not run yet") if wait else look_at(name)
     if wait and found is not None:
         _must(found["held"] is None, f"job {name} is held again: {found['waits']}")
         _must(found["state"] != "ended", f"job {name} is over and did not go on: {found['outcome']}")

@@ -12,6 +12,7 @@ from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
 from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, saved, tell, user, was_so
+from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 
@@ -76,13 +77,14 @@ def drain(node: str, reason: str, yes: bool, no_wait: bool, limit_s: float, pool
         tell(as_json, facts | {"empty": None}, f"{chosen.label} drains{again}; see `ebbtide status`")
         return
     try:
-        until_done(
-            pool_status,
-            done=lambda s: not left_on(s, chosen.id),
-            words=lambda s: _words(s, chosen),
-            say=say,
-            limit_s=limit_s,
-        )
+        with interruptible(f"{chosen.label} goes on draining; `ebbtide undrain {node}` takes that back"):
+            until_done(
+                pool_status,
+                done=lambda s: not left_on(s, chosen.id),
+                words=lambda s: _words(s, chosen),
+                say=say,
+                limit_s=limit_s,
+            )
     except NotInTime as error:
         raise CommandFailed(
             f"{chosen.label} is not empty after {limit_s:g} s, and goes on draining: {error}"
@@ -158,13 +160,14 @@ def cancel(job: str, no_wait: bool, limit_s: float, pool: str | None, as_json: b
             tell(as_json, facts, f"job {job}{again} will end at its next safe point")
         return
     try:
-        last = until_done(
-            lambda: look_at(job),
-            done=lambda j: j["state"] == "ended" and not j["occupies"],
-            words=_job_words,
-            say=say,
-            limit_s=limit_s,
-        )
+        with interruptible(f"job {job} is cancelled all the same, at its next safe point"):
+            last = until_done(
+                lambda: look_at(job),
+                done=lambda j: j["state"] == "ended" and not j["occupies"],
+                words=_job_words,
+                say=say,
+                limit_s=limit_s,
+            )
     except NotInTime as error:
         raise CommandFailed(f"job {job} is not over after {limit_s:g} s: {error}") from error
     _tell_end(as_json, last, already)

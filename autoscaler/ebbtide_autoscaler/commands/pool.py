@@ -27,10 +27,12 @@ from ebbtide.config.sections.scalars import is_stored_model
 from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
-from ebbtide_autoscaler.commands.calls import tell
+from ebbtide_autoscaler.commands.calls import tell, user
+from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.commands.settle import settle
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts
+from ebbtide_autoscaler.lifecycle.jobs_leaving import how_to_go_on
 from ebbtide_autoscaler.lifecycle.pool_lock import Busy, alone
 from ebbtide_autoscaler.lifecycle.pool_presence import PoolPresence, look_for
 from ebbtide_autoscaler.lifecycle.rollout import failures_before
@@ -109,22 +111,25 @@ def up(
 
     if rollback == (file is not None):
         raise BadInput("give either a FILE or --rollback")
-    given = None if file is None else read_pool_file(file, import_models=import_, quiet=as_json)
-    with _alone(the_pool(pool).pool if given is None else given.pool.name):
-        if given is None or file is None:
-            record = join_pool(pool)
-            config, standing = _before(record), PoolPresence("up", record)
-            path = Path(record.config_file)
-        else:
-            config, path = given, file.resolve()
-            standing = look_for(config.pool.name)
-        found = pending_changes(config, standing)
-        _refuse(conflicts(found))
-        if rollback:
-            _ask(found, yes=yes, as_json=as_json)
-        before = failures_before(config, ArbiterLink().call("status") or {}) if standing.state == "up" else {}
-        record = bring_up.up(config, path, standing, say=say)
-    left = {} if no_wait else settle(config, before, had_another_file=_has_another(), say=say)
+    with interruptible("nothing was changed") as stage, terminated_is_interrupted():
+        given = None if file is None else read_pool_file(file, import_models=import_, quiet=as_json)
+        with _alone(the_pool(pool).pool if given is None else given.pool.name):
+            if given is None or file is None:
+                record = join_pool(pool)
+                config, standing = _before(record), PoolPresence("up", record)
+                path = Path(record.config_file)
+            else:
+                config, path = given, file.resolve()
+                standing = look_for(config.pool.name)
+            found = pending_changes(config, standing)
+            _refuse(conflicts(found))
+            if rollback:
+                _ask(found, yes=yes, as_json=as_json)
+            before = failures_before(config, ArbiterLink().call("status") or {}) if standing.state == "up" else {}
+            stage.left = _left(standing, path)
+            record = bring_up.up(config, path, standing, say=say)
+        stage.left = "the pool is up with this file, and goes on by itself; see `ebbtide status`"
+        left = {} if no_wait else settle(config, before, had_another_file=_has_another(), say=say)
     if as_json:
         print_json(
             {
@@ -139,6 +144,13 @@ def up(
     click.echo(f"pool {record.pool} is up: {record.gateway_url}/v1")
     if standing.state != "up":
         click.echo('Next: ebbtide status; and for plain Ray tools in this shell: eval "$(ebbtide env)"')
+
+
+def _left(standing: PoolPresence, file: Path) -> str:
+    """What an `up` that is interrupted leaves."""
+    if standing.state in ("up", "vacant"):
+        return f"what ran before goes on, with the old file or with this one; `ebbtide up {file}` again finishes it"
+    return "the pool is not up, and nothing that was started is left running"
 
 
 @contextmanager
@@ -196,14 +208,28 @@ def _ask(found: Sequence[Change], *, yes: bool, as_json: bool) -> None:
 
 
 @click.command()
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long jobs have to step aside; by default their own `grace_s`, and 30 s more.",
+)
+@click.option("--now", is_flag=True, help="Do not let jobs step aside: they repeat what is not in a checkpoint.")
 @POOL
 @json_option
-def down(pool: str | None, as_json: bool) -> None:
-    """Take the pool down: gateway, replicas, fences, and the Ray cluster if `up` started it.
+def down(grace_s: float | None, now: bool, pool: str | None, as_json: bool) -> None:
+    """Take the pool down: jobs, gateway, replicas, fences, and the Ray cluster if `up` started it.
 
-    What is on the shared directory stays: ledger, checkpoints, models. A pool that is down already stays so.
+    Jobs first publish their checkpoint at their next safe point, sessions become images: after the next `ebbtide up`
+    they go on from there. Ctrl-C while this waits for them leaves the pool up. What is on the shared directory stays:
+    ledger, checkpoints, models. A pool that is down already stays so.
     """
     from ebbtide_autoscaler.lifecycle import down as take_down  # noqa: PLC0415
+    from ebbtide_autoscaler.lifecycle.job_drain import StillUp, drain_jobs  # noqa: PLC0415
+
+    if now and grace_s is not None:
+        raise BadInput("give either --grace or --now")
 
     try:
         record = load_cluster(pool)
@@ -212,8 +238,17 @@ def down(pool: str | None, as_json: bool) -> None:
         which = f"pool {name} is" if name else "no pool is on record here: all are"
         tell(as_json, {"pool": name, "down": True, "already": True}, f"{which} down already")
         return
-    with _alone(record.pool):
-        take_down.down(record, say=say)
+
+    def drain() -> Iterator[str]:
+        try:
+            jobs = {} if now else drain_jobs(ArbiterLink(), by=user(), grace_s=grace_s, say=say)
+        except StillUp as error:
+            raise CommandFailed(str(error)) from error
+        stage.left = "the pool is half down; `ebbtide down` again ends the rest"
+        return how_to_go_on(jobs, record.config_file)
+
+    with interruptible("nothing was changed") as stage, _alone(record.pool):
+        take_down.down(record, say=say, drain=drain)
     tell(as_json, {"pool": record.pool, "down": True, "already": False}, "down")
 
 

@@ -12,7 +12,7 @@ COMMANDS = (
         "down",
         f"{_IN}.pool:down",
         Section.POOL,
-        "Take the pool down: gateway, replicas, fences, and the Ray cluster if `up` started it.",
+        "Take the pool down: jobs, gateway, replicas, fences, and the Ray cluster if `up` started it.",
     ),
     ListedCommand(
         "plan",

@@ -40,6 +40,19 @@ R = TypeVar("R")
 K = TypeVar("K")
 
 
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The word of a command that takes the pool down: good until a time, so that one that is killed holds up nothing.
+
+    Attributes:
+        why: who does so, for people.
+        until_s: seconds since 1970, by the arbiter's clock.
+    """
+
+    why: str
+    until_s: float
+
+
 class Sequenced(Protocol):
     """A report that its sender numbers."""
 
@@ -95,7 +108,29 @@ class Inbox:
     refused: Mapping[NodeId, str] = field(default_factory=dict)  # nodes that run other code, with why
     gateway_last_s: float = 0.0  # when any gateway was heard last, those forgotten by now included
     submitted: deque[Body] = field(default_factory=deque)  # facts that the next tick takes in
+    closing: Closing | None = None
     _attended_s: float = 0.0
+
+    def close(self, why: str, for_s: float) -> bool:
+        """Take in that the pool is being taken down, for ``for_s`` seconds; whether that is new."""
+        new = not self.closes()
+        self.closing = Closing(why, clock.now_s() + for_s)
+        if new:
+            self.wake()
+        return new
+
+    def reopen(self) -> bool:
+        """Take in that it is not taken down after all; whether that is new."""
+        was = bool(self.closes())
+        self.closing = None
+        self.wake()
+        return was
+
+    def closes(self) -> str:
+        """Who takes the pool down; "": none does."""
+        word = self.closing
+        # guard: the word of a command that takes the pool down runs out
+        return word.why if word is not None and clock.now_s() < word.until_s else ""
 
     def attend(self, now_s: float) -> None:
         """Note that the arbiter's loop runs. After a long pause it has just come back, and nobody else was silent.
@@ -252,6 +287,7 @@ class Inbox:
             misplaced=dict(self.misplaced),
             strangers=dict(book.strangers),
             refused=self.refused,
+            closing=self.closes(),
             routes_version=routes_version,
         )
 

@@ -214,7 +214,7 @@ class Loop:
             return
         aims = {name: one.aim for name, one in self.published.world.memory.endpoints.items()}
         bounds, elastic = settings.cluster_size(config), self._cluster_watch.elastic
-        may_move = may_move and not state.frozen
+        may_move = may_move and not state.frozen and not self.inbox.closes()
         self.inbox.submitted.extend(self.node_scaler.tick(now_s, state, aims, bounds, elastic, may_move=may_move))
 
     def _agree(self, knobs: TickSettings) -> tuple[Body, ...]:
@@ -248,7 +248,7 @@ class Loop:
     async def _commit(self, result: TickResult, records: list[dict[str, Any]]) -> None:
         memory = result.world.memory if result.world.memory != self.published.world.memory else None
         waits = self.node_scaler.explained(dict(result.decision.waits))
-        observing = self.file.mode is PoolMode.OBSERVE
+        observing = self.file.mode is PoolMode.OBSERVE and not self.inbox.closes()
         would = self._annotations.would(
             result.decision.moves if observing else (), epoch=self.ledger.epoch, now_s=clock.now_s()
         )

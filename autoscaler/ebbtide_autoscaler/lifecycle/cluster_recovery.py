@@ -14,6 +14,7 @@ import psutil
 
 from ebbtide.client.cluster_record import ClusterRecord
 from ebbtide.ledger.errors import LedgerError
+from ebbtide.pool.state import PoolState
 from ebbtide.pool.transitions import JobState
 from ebbtide.system.process import await_end, kill_exactly, started_ticks
 from ebbtide_autoscaler.cluster.cluster_processes import MARK
@@ -59,6 +60,23 @@ def end_left_behind(record: ClusterRecord) -> int:
     for pid, started in ended:
         await_end(pid, started, patience_s=deadline_s - time.monotonic())
     return len(ended)
+
+
+def jobs_go_on(shared_dir: Path) -> tuple[str, ...]:
+    """A line about the jobs of a pool that was taken down in order; none where the ledger cannot be read, which the
+    arbiter says.
+    """
+    try:
+        state = recover(shared_dir / "ledger").state if (shared_dir / "ledger").is_dir() else PoolState()
+    except (LedgerError, OSError):
+        return ()
+    # It steps aside before a pool goes down, and waits; whatever else there is is told of by `ebbtide status`.
+    aside = [job for job in state.jobs.values() if job.state is JobState.WAITING and job.held is None]
+    jobs = sorted((job.spec.name, job.durable_step) for job in aside if not job.cancelled)
+    if not jobs:
+        return ()
+    names = ", ".join(f"{name} from step {step}" for name, step in jobs)
+    return (f"jobs that go on as soon as their drivers are back: {names}",)
 
 
 def what_comes_back(shared_dir: Path) -> tuple[str, ...]:

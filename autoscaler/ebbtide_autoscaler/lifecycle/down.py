@@ -1,6 +1,8 @@
-"""Taking a pool down: seats, gateway, fences and the actors of ours; and the cluster, if `up` started it."""
+"""Taking a pool down: its jobs step aside, then seats, gateway, fences and actors of ours go; and the cluster, if `up`
+started it.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import ray
@@ -17,10 +19,21 @@ from ebbtide_autoscaler.lifecycle.ownership import release_directory, unmark_clu
 STOP_S = 60.0
 
 
-def down(record: ClusterRecord, *, say: Callable[[str], None]) -> None:
-    """Take the pool down; a cluster that `up` started is stopped too."""
+def down(record: ClusterRecord, *, say: Callable[[str], None], drain: Callable[[], Iterable[str]] = lambda: ()) -> None:
+    """Take the pool down; a cluster that `up` started is stopped too.
+
+    Args:
+        record: of the pool.
+        say: progress.
+        drain: called before anything is taken away, with the cluster joined; gives lines that are said at the end.
+
+    Raises:
+        StillUp: by ``drain``; the pool is up.
+    """
+    then: tuple[str, ...] = ()
     try:
         join(record)
+        then = tuple(drain())
         _leave(say)
     except (ClusterUnreachable, RayError) as error:
         say(f"not left in order, the cluster is stopped all the same: {error}")
@@ -31,6 +44,8 @@ def down(record: ClusterRecord, *, say: Callable[[str], None]) -> None:
         say("Ray cluster stopped")
     _let_go(record, say)
     forget_cluster(record.pool)
+    for line in then:
+        say(line)
 
 
 def _leave(say: Callable[[str], None]) -> None:

@@ -34,7 +34,7 @@ from ebbtide.system.runtime_dir import tmpdir_passed_over
 from ebbtide_autoscaler.cluster import local_cluster
 from ebbtide_autoscaler.cluster.node_size import NodeSize, logical_slots_line, machine_faults, node_size
 from ebbtide_autoscaler.cluster.this_machine import read_machine
-from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, what_comes_back
+from ebbtide_autoscaler.lifecycle.cluster_recovery import LAST_BREATH_S, end_left_behind, jobs_go_on, what_comes_back
 from ebbtide_autoscaler.lifecycle.down import down
 from ebbtide_autoscaler.lifecycle.launch import start_arbiter
 from ebbtide_autoscaler.lifecycle.ownership import (
@@ -274,9 +274,9 @@ def _new_cluster(config: PoolFile, config_file: Path, standing: PoolPresence, sa
         patience_s = LAST_BREATH_S if lost is not None else 0.0
         _port_is_free(config.gateway.host, config.gateway.port, patience_s=patience_s)
         record = _start_here(config, config_file, say)
-    if lost is not None:
-        for line in what_comes_back(Path(str(pool.shared_dir))):
-            say(f"from the ledger: {line}")
+    shared = Path(str(pool.shared_dir))
+    for line in jobs_go_on(shared) if lost is None else what_comes_back(shared):
+        say(f"from the ledger: {line}")
     return record
 
 

@@ -200,6 +200,21 @@ class OperatorService:
             self._take(PoolUnfrozen(), lambda state: not state.frozen)
         return {"changed": bool(was)}
 
+    def close(self, by: str, for_s: float) -> dict[str, Any]:
+        """Have every job publish its checkpoint and leave, and grant nothing: the pool is about to be taken down.
+
+        It is in no ledger: it holds for ``for_s`` seconds unless it is said again, so that a pool whose `ebbtide down`
+        was killed goes on by itself.
+
+        Returns:
+            ``changed``: False, it was so already.
+        """
+        return {"changed": self._inbox.close(f"the pool is being taken down by {by}", for_s)}
+
+    def reopen(self) -> dict[str, Any]:
+        """Grant again: the pool stays up; ``changed``: False, it was not being taken down."""
+        return {"changed": self._inbox.reopen()}
+
     def drain(self, node: NodeId, reason: str) -> dict[str, Any]:
         """Have everything leave a node, in good order, and grant nothing there.
 

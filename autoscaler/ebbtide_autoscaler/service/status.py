@@ -45,7 +45,7 @@ def status(pool: str, loop: Loop) -> dict[str, Any]:
         },
         "metrics": loop.exporter.status(),
         "cluster": loop.node_scaler.status(),
-        "notices": [_notice(one) for one in (*told, *_metrics(loop))],
+        "notices": [_notice(one) for one in (*told, *_metrics(loop), *_closing(loop))],
         **found,
     }
 
@@ -57,3 +57,8 @@ def _notice(one: Alert) -> dict[str, Any]:
 def _metrics(loop: Loop) -> list[Alert]:
     trouble = loop.exporter.trouble
     return [Alert("metrics", "", 0.0, f"{trouble}; it is tried again")] if trouble else []
+
+
+def _closing(loop: Loop) -> list[Alert]:
+    why = loop.inbox.closes()
+    return [Alert("arbiter", "", 0.0, f"{why}: nothing is granted")] if why else []

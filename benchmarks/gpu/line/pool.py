@@ -89,7 +89,7 @@ class Pool:
     def down(self) -> None:
         """`ebbtide down`, once this process has left the cluster: or Ray would end it too."""
         ray.shutdown()
-        self.command("down")
+        self.command("down", "--now")
 
     def join(self) -> None:
         """Make this process a driver of the pool's cluster."""

@@ -39,8 +39,10 @@ def join(record: ClusterRecord) -> None:
     except (RayError, ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise ClusterUnreachable(f"the Ray cluster at {record.address} refused us: {error}") from error
     finally:
-        if callable(ends) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ends)  # Ray's own would end a command with 15, and an `up` half way
+        # Ray's own would end a command with 15, and an `up` half way; and the one that its core puts in place of the
+        # default prints the C++ stack of a command that is ended. None: it was set by no Python.
+        if ends is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ends)
 
 
 def require_listener(address: str) -> None:

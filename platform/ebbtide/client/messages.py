@@ -77,6 +77,7 @@ class RankReport:
     at_session: bool = False  # while it starts: its train function has called prepare()
     stands_at: str = ""  # while it starts: where in the author's code, as file.py:12; "": nowhere there
     in_place_hindered: str = ""  # why it could not park in place when it last looked; "": nothing is known of
+    interactive: bool = False  # a session: where it refuses to leave, it does not try again by itself
 
 
 @dataclass(frozen=True, slots=True)

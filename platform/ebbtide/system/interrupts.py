@@ -13,12 +13,20 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal that ends the process, not Ctrl-C; ``number`` is which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
 @contextmanager
 def terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread; elsewhere nothing changes."""
+    """SIGTERM and SIGHUP raise `Terminated`, as Ctrl-C does, in the main thread; elsewhere nothing changes."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise Terminated(number)
 
     with _handled(ENDING, interrupt):
         yield

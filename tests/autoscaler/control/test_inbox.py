@@ -20,6 +20,7 @@ from ebbtide.pool.state import PoolState
 from ebbtide_autoscaler.control.fence_table import FenceTable
 from ebbtide_autoscaler.control.inbox import UNKNOWN_FORGOTTEN_S, Inbox, overtaken, timestamped
 from ebbtide_autoscaler.core.observe.observation import Observation, Timestamped
+from ebbtide_autoscaler.process.steady_clock import clock
 from tests.platform.pool.builder import JOB, READY, SEAT, after, pool
 
 REPORT = ReplicaReport("e/0", "a", "n", 1, 1, ReplicaPhase.READY, seq=5)
@@ -106,3 +107,22 @@ def test_a_failure_wakes_the_loop() -> None:
     assert woken == []
     inbox.take_replica(replace(REPORT, phase=ReplicaPhase.STARTING, seq=7, error="no memory"))
     assert woken == [1]
+
+
+@pytest.mark.proves("the word of a command that takes the pool down runs out")
+def test_that_the_pool_goes_down_is_forgotten_unless_it_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(clock, "now_s", lambda: now_s[0])
+    woken: list[float] = []
+    reports = Inbox(started_s=0.0, wake=lambda: woken.append(now_s[0]))
+    assert seen(reports, PoolState()).closing == "" and not reports.reopen()
+    assert reports.close("by ann", 15.0) and woken[-1] == 100.0
+    now_s[0] = 114.0
+    assert seen(reports, PoolState()).closing == "by ann"
+    assert not reports.close("by ann", 15.0), "it was so already"
+    now_s[0] = 128.0
+    assert seen(reports, PoolState()).closing == "by ann"
+    now_s[0] = 129.0
+    assert seen(reports, PoolState()).closing == "", "whoever said so was killed"
+    assert reports.close("by bob", 15.0) and reports.reopen() and not reports.reopen()
+    assert seen(reports, PoolState()).closing == ""

@@ -11,15 +11,22 @@ from threading import Timer
 import pytest
 
 from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.ledger.epoch_log import EpochLog
+from ebbtide.ledger.reader import epoch_path
+from ebbtide.pool.events import Body, CancelJob, Event, JobDurable, JobEnded, JobHeld, JobSubmitted
+from ebbtide.pool.ids import JobName, RecordId
 from ebbtide.system.process import started_ticks
 from ebbtide_autoscaler.cluster.cluster_processes import MARK
+from ebbtide_autoscaler.journal.records import Journal, Recovered
 from ebbtide_autoscaler.lifecycle.cluster_recovery import (
     STARTED_BY_RAYLET,
     end_left_behind,
+    jobs_go_on,
     left_behind,
     what_comes_back,
 )
 from ebbtide_autoscaler.lifecycle.up import UpRefused, _port_is_free
+from tests.autoscaler.closed_loop import a_job
 
 TEMP = "/tmp/ebbtide-test-no-such-cluster"
 
@@ -95,3 +102,25 @@ def test_a_joined_cluster_leaves_nothing_that_is_ours_to_end() -> None:
 
 def test_an_empty_ledger_brings_nothing_back(tmp_path: Path) -> None:
     assert what_comes_back(tmp_path) == ()
+
+
+def test_jobs_that_stepped_aside_before_a_pool_went_down_are_named_with_their_step(tmp_path: Path) -> None:
+    assert jobs_go_on(tmp_path) == (), "a pool that comes up for the first time"
+    left: list[Body] = [JobSubmitted(a_job(name), "i") for name in ("b", "a", "held", "over", "cancelled")]
+    after: list[Body] = [
+        JobDurable(JobName("b"), 50),
+        JobHeld(JobName("held"), "ann", "r"),
+        CancelJob(JobName("cancelled"), "r"),
+    ]
+    bodies: list[Body] = [*left, *after, JobEnded(JobName("over"), "finished", "")]
+    events = [Event(RecordId(f"1.{number}"), 5.0, None, body) for number, body in enumerate(bodies, start=1)]
+    journal = Journal(EpochLog.open(tmp_path / "ledger", writer="w"), Recovered())
+    journal.write(events).result(60.0)
+    journal.close()
+    assert jobs_go_on(tmp_path) == ("jobs that go on as soon as their drivers are back: a from step 0, b from step 50",)
+
+
+def test_a_ledger_that_cannot_be_read_names_none(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    epoch_path(tmp_path / "ledger", 1).write_text("rubbish\n")
+    assert jobs_go_on(tmp_path) == ()

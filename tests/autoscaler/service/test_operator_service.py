@@ -129,3 +129,18 @@ def test_a_job_that_ends_while_it_is_asked_for_is_told_of_at_once(
     an_arbiter(loop).park_job("train", "r", "ann")
     monkeypatch.setattr(loop.inbox, "submit", ends_first)
     assert an_arbiter(loop).resume_job("train", "ann")["held"] is None, "it is over, so nobody holds it"
+
+
+def test_that_the_pool_goes_down_is_said_twice_without_harm_and_taken_back(loop: FakeLoop) -> None:
+    arbiter = an_arbiter(loop)
+    assert arbiter.reopen_pool() == {"changed": False}
+    assert arbiter.close_pool("ann", 15.0) == {"changed": True}
+    assert arbiter.close_pool("ann", 15.0) == {"changed": False}
+    assert loop.inbox.closes() == "the pool is being taken down by ann"
+    assert arbiter.reopen_pool() == {"changed": True} and loop.inbox.closes() == ""
+
+
+def test_it_is_in_no_ledger_so_that_one_that_hangs_keeps_no_person_from_saying_it(loop: FakeLoop) -> None:
+    loop.inbox.hangs, before = True, loop.published.state
+    assert an_arbiter(loop).close_pool("ann", 15.0) == {"changed": True}
+    assert loop.published.state is before and not loop.inbox.submitted

@@ -124,3 +124,15 @@ def test_what_a_rank_of_the_gang_before_said_is_not_where_the_job_is_now() -> No
     again = fold(state, GrantJob(TRAIN, (S1,), "r"), at_s=2_002.0)
     shown = view(again, seen, {}, 2_003.0)["jobs"][0]
     assert (shown["step"], shown["pids"]) == (job.durable_step, {})
+
+
+def test_whether_a_job_can_leave_and_comes_back_can_be_seen() -> None:
+    state = with_job(a_pool(), a_job(), (S1,))
+    job = state.jobs[TRAIN]
+    report = RankReport(TRAIN, job.incarnation, 0, 1, "n0", 7, job.epoch, 0, RankPhase.RUNNING, 5, 0)
+    keys = ("park_refused", "interactive", "restorable")
+    assert [view(state, Observation(started_s=0.0), {}, 1.0)["jobs"][0][key] for key in keys] == [None, False, False]
+    told = replace(report, park_refused="no helper", interactive=True)
+    ranks = {(TRAIN, 0): Timestamped(1.0, told)}
+    seen = Observation(started_s=0.0, ranks=ranks, restorable=frozenset({TRAIN}))
+    assert [view(state, seen, {}, 1.0)["jobs"][0][key] for key in keys] == ["no helper", True, True]

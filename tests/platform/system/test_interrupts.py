@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ebbtide.system.interrupts import terminated_is_interrupted, undisturbed
+from ebbtide.system.interrupts import Terminated, terminated_is_interrupted, undisturbed
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HANDLED_S = 10.0  # at once; a signal that another thread gets is handled at the next look of the main thread
@@ -64,3 +64,15 @@ def test_in_another_thread_nothing_changes() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(inside).result()
     assert [signal.getsignal(one) for one in ALL] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_which_signal_it_was_is_known_and_ctrl_c_is_none(number: signal.Signals) -> None:
+    with pytest.raises(Terminated) as ended, terminated_is_interrupted():
+        os.kill(os.getpid(), number)
+        wait()
+    assert ended.value.number == number
+    with pytest.raises(KeyboardInterrupt) as pressed, terminated_is_interrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+        wait()
+    assert not isinstance(pressed.value, Terminated)

@@ -1,6 +1,7 @@
 """``ebbtide submit`` says how the job will step aside, and submits it whatever the answer is."""
 
 import json
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ebbtide.client.cluster_record import ClusterRecord
+from ebbtide.system.interrupts import Terminated
 from ebbtide_train.commands import submit
 from ebbtide_train.submission.training_job import Submitted, watch
 from tests.train_jobs.fake_link import FakeLink
@@ -117,3 +119,21 @@ def test_its_own_size_is_told_once_it_runs_in_the_words_that_why_will_have(
         assert found.exit_code == 0
         told = [line for line in found.stderr.splitlines() if "when others need" in line]
         assert told == [f"job lm: when others need its slots: {one['words']}" for one in lines]
+
+
+@pytest.mark.parametrize("where", [[], ["--follow"]])
+@pytest.mark.parametrize(("ended", "code"), [(KeyboardInterrupt(), 0), (Terminated(signal.SIGTERM), 143)])
+def test_who_ends_the_watching_hears_that_the_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: list[str], ended: BaseException, code: int
+) -> None:
+    def watched(*_: object, **__: object) -> None:
+        raise ended
+
+    submitted(monkeypatch, tmp_path, PARKS)
+    monkeypatch.setattr(submit, "watch", watched)
+    done = CliRunner().invoke(submit.submit_command, [str(tmp_path / "jobs.yaml"), "--json", *where])
+    assert done.exit_code == code, done.output
+    assert (json.loads(done.stdout)["job"], json.loads(done.stdout)["state"]) == ("lm", "submitted")
+    assert (
+        "job lm goes on in the pool: `ebbtide logs lm --follow` follows it, `ebbtide cancel lm` ends it" in done.stderr
+    )

@@ -293,7 +293,7 @@ def test_a_changed_data_order_is_refused(tmp_path: Path, change: dict[str, int],
         run_here(tmp_path, {2: DesiredState.STOP})
     gate = ScriptedGate({}, lease=LEASE)
     with (
-        pytest.raises(CheckpointMismatch, match=message),
+        pytest.raises(CheckpointMismatch, match=f"{message}.*--fresh.*another name"),
         activate(TrainingSession(settings_of(tmp_path, lease=NEXT_LEASE, **change), gate)),
     ):
         tiny.train({"steps": 6})
@@ -304,7 +304,7 @@ def test_a_changed_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Preempted):
         run_here(tmp_path, {2: DesiredState.STOP})
     with (
-        pytest.raises(CheckpointMismatch, match="does not fit"),
+        pytest.raises(CheckpointMismatch, match=r"does not fit.*--fresh.*another name"),
         activate(TrainingSession(settings_of(tmp_path, lease=NEXT_LEASE), ScriptedGate({}, lease=NEXT_LEASE))),
     ):
         tiny.train({"steps": 6, "width": 16})

@@ -18,6 +18,7 @@ from ebbtide.client.cluster_join import ClusterUnreachable, join
 from ebbtide.client.cluster_record import ClusterRecord, NoPool, load_cluster
 from ebbtide.client.ray_auth import adopt
 from ebbtide_train.arbiter_client.state_lines import job_view
+from ebbtide_train.commands.watching import WatchEnded, watching
 from ebbtide_train.interactive.session_folder import SessionFolder
 from ebbtide_train.submission.interactive_job import follow, hand_over
 from ebbtide_train.submission.interactive_request import GRACE_S, Request
@@ -124,13 +125,13 @@ def _service(record: ClusterRecord) -> "JobSubmissionClient":
 def _watch(
     service: "JobSubmissionClient", link: ArbiterLink, submitted: Submitted, place: SessionFolder, *, detach: bool
 ) -> Standing:
-    if detach:
-        return watch(service, link, submitted, say=_say)
     try:
-        return follow(service, link, submitted, place.output, write=_write, say=_say)
-    except KeyboardInterrupt:
-        _say(f"session {submitted.job} runs on; `ebbtide cancel {submitted.job}` ends it")
-        sys.exit(0)
+        with watching(f"session {submitted.job}", submitted.job):
+            if detach:
+                return watch(service, link, submitted, say=_say)
+            return follow(service, link, submitted, place.output, write=_write, say=_say)
+    except WatchEnded as ended:
+        sys.exit(ended.exit_code)
 
 
 def _write(piece: bytes) -> None:

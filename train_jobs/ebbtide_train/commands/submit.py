@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from ebbtide.config.loading.pool_file_loader import load_file
 from ebbtide.config.pool_file import PoolFile
 from ebbtide.config.sections.job_section import JobSection
 from ebbtide_train.arbiter_client.state_lines import aside_lines, first_line, job_view
+from ebbtide_train.commands.watching import WatchEnded, watching
 from ebbtide_train.submission.job_selection import pick
 from ebbtide_train.submission.room import cpu_fault, slot_fault
 from ebbtide_train.submission.training_job import Standing, Submitted, failure, standing, submit, watch
@@ -72,15 +74,24 @@ def submit_command(file: Path, name: str | None, follow: bool | None, fresh: boo
     click.echo(f"job {section.name} submitted as {submitted.submission_id}", err=as_json)
     for line in aside_lines(section.name, aside):
         _say(line)
-    now = None if follow is False else watch(service, link, submitted, say=_say, steady=not follow)
-    if now is not None and now.aside is not None and now.aside["words"] != (aside or {}).get("words"):
-        for line in aside_lines(section.name, now.aside):  # by its own size, as `why` has it when it steps aside
-            _say(line)
-    if follow:
-        asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
-        now = watch(service, link, submitted, say=lambda _: None, to_the_end=True)
-    if now is not None and now.over and not now.outcome:
-        now = _with_outcome(service, link, submitted, now)
+    now = None
+    try:
+        with watching(f"job {section.name}", section.name):
+            now = None if follow is False else watch(service, link, submitted, say=_say, steady=not follow)
+            if now is not None and now.aside is not None and now.aside["words"] != (aside or {}).get("words"):
+                for line in aside_lines(
+                    section.name, now.aside
+                ):  # by its own size, as `why` has it when it steps aside
+                    _say(line)
+            if follow:
+                asyncio.run(_stream(service, submitted.submission_id, as_json=as_json))
+                now = watch(service, link, submitted, say=lambda _: None, to_the_end=True)
+            if now is not None and now.over and not now.outcome:
+                now = _with_outcome(service, link, submitted, now)
+    except WatchEnded as ended:
+        if as_json:
+            print_json(_facts(submitted, now) | {"steps_aside": aside})
+        sys.exit(ended.exit_code)
     why = failure(service, submitted, now) if now is not None else ""
     if as_json:
         print_json(_facts(submitted, now) | {"steps_aside": aside})

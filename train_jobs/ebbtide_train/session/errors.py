@@ -40,6 +40,13 @@ class CheckpointMismatch(SessionError):
     """A checkpoint does not fit what it is loaded into."""
 
 
+BEGIN_ANEW = (
+    "`ebbtide submit FILE --fresh`, or PoolTrainer(fresh=True), begins at step 0 and keeps aside what is there; "
+    "another name for the job leaves it where it is"
+)
+"""What an author can do who has changed what the checkpoints of a job were made with."""
+
+
 class CheckpointFailed(SessionError):
     """A checkpoint that had to be committed could not be."""
 

@@ -32,7 +32,7 @@ from ebbtide_train.session.checkpoints.checkpoint_store import CheckpointStore, 
 from ebbtide_train.session.checkpoints.durability import Durability
 from ebbtide_train.session.coordination.gate import Gate
 from ebbtide_train.session.coordination.rendezvous import sweep
-from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
+from ebbtide_train.session.errors import BEGIN_ANEW, CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.loop.member import Member
 from ebbtide_train.session.loop.park import admit, look
 from ebbtide_train.session.loop.safe_point import begin_agreement, leave, safe_point
@@ -204,7 +204,7 @@ class TrainingSession:
         if member.dataset_len not in (0, step.dataset_len):  # guard: the data set of a job does not change its length
             raise CheckpointMismatch(
                 f"the dataset has {step.dataset_len} samples, this job began with {member.dataset_len}: the order of "
-                "samples would change; use a new run directory for new data"
+                f"samples would change; for new data begin anew: {BEGIN_ANEW}"
             )
         member.dataset_len = step.dataset_len
         assert self._log is not None

@@ -53,6 +53,7 @@ class Observation:
     restorable: frozenset[JobName] = frozenset()  # jobs with an archived submission
     strangers: Mapping[SlotId, str] = field(default_factory=dict)  # who has the GPU of a slot whose fence is refused
     refused: Mapping[NodeId, str] = field(default_factory=dict)  # nodes that run other code than the arbiter, with why
+    closing: str = ""  # who takes the pool down, as long as that command says so again; "": none does
     misplaced: Mapping[SeatId, Timestamped[tuple[SlotId, ...]]] = field(
         default_factory=dict
     )  # asked for a lease from there

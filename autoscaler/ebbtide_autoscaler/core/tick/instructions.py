@@ -221,5 +221,6 @@ def _restores(state: PoolState, seen: Observation) -> Iterator[Instruction]:
             name in seen.restorable  # guard: only a job whose submission is kept is restored
             and may_come_back(job)
             and not state.frozen  # guard: no job is restored while the pool is frozen
+            and not seen.closing  # guard: no job is restored while the pool is being taken down
         ):
             yield RestoreJob(name)

@@ -16,6 +16,7 @@ from ebbtide_autoscaler.core.decide.idle_cache import IdleCache
 from ebbtide_autoscaler.core.decide.policy import decide
 from ebbtide_autoscaler.core.forecast.outlook import Outlook
 from ebbtide_autoscaler.core.jobs.held_jobs import why_held
+from ebbtide_autoscaler.core.jobs.pool_closing import empty_of_jobs
 from ebbtide_autoscaler.core.jobs.preemption_cost import MAY_STEP_ASIDE, preemption_costs
 from ebbtide_autoscaler.core.jobs.preemption_duration import expected_s
 from ebbtide_autoscaler.core.observe.derive import derive_facts
@@ -91,7 +92,10 @@ def tick(
             break
     decision = Decision()
     state = writer.world.state
-    if state.frozen:  # guard: a pool frozen by a person decides nothing
+    if seen.closing and not knobs.frozen:  # guard: a pool that is being taken down grants nothing
+        decision = empty_of_jobs(state, seen.closing)
+        writer.write(decision.moves)
+    elif state.frozen:  # guard: a pool frozen by a person decides nothing
         decision = Decision(waits=tuple(_frozen_waits(state)))
     elif not knobs.frozen:  # guard: a frozen pool decides nothing, whatever the cause
         # guard: an observing pool decides as if slots that are free were its own

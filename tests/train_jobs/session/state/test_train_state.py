@@ -14,7 +14,7 @@ from torch import nn
 from ebbtide.client.messages import DesiredState, Lease, SlotRef
 from ebbtide_train.session.coordination.gate import Away, ScriptedGate
 from ebbtide_train.session.current import activate
-from ebbtide_train.session.errors import CheckpointMismatch, Preempted, SessionMisuse
+from ebbtide_train.session.errors import BEGIN_ANEW, CheckpointMismatch, Preempted, SessionMisuse
 from ebbtide_train.session.session import TrainingSession
 from ebbtide_train.session.state.train_state import TrainState
 from tests.builders.training import Holder
@@ -180,5 +180,18 @@ def test_a_state_of_other_objects_is_a_mismatch(change: Any) -> None:
     state = tracked(mine=Holder({})).state()
     tracked(mine=Holder({})).load(state)
     change(state)
-    with pytest.raises(CheckpointMismatch, match="does not fit"):
+    with pytest.raises(CheckpointMismatch, match="does not fit") as told:
         tracked(mine=Holder({})).load(state)
+    first = str(told.value).splitlines()[0]
+    assert BEGIN_ANEW in first and "`ebbtide submit FILE --fresh`" in first and "another name" in first
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, AssertionError, IndexError])
+def test_what_an_author_s_own_class_raises_for_a_state_of_before_has_the_remedy_too(error: type[Exception]) -> None:
+    class Changed(Holder):
+        def load_state_dict(self, state: Any) -> None:
+            raise error("it has no such field")
+
+    state = tracked(mine=Holder({})).state()
+    with pytest.raises(CheckpointMismatch, match=r"--fresh.*What differs: it has no such field"):
+        tracked(mine=Changed({})).load(state)

@@ -46,6 +46,7 @@ class StatusReports:
             phase=RankPhase.STARTING,
             step=0,
             durable_step=0,
+            interactive=True,
         )
         self._standing: dict[str, Any] = {"session": job, "node": node, "log": str(place.output)}
         self._in_the_way: InTheWay | None = None

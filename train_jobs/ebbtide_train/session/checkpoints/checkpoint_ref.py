@@ -7,7 +7,7 @@ from pathlib import Path
 from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId, RunPaths
 from ebbtide.storage.checkpoints.run_directory.run_survey import newest_of
 from ebbtide.storage.errors import StorageError
-from ebbtide_train.session.errors import CheckpointMismatch
+from ebbtide_train.session.errors import BEGIN_ANEW, CheckpointMismatch
 
 _NUMBERS = ("world", "seed", "global_batch", "dataset_len")
 
@@ -41,7 +41,10 @@ class Ref:
         """
         numbers = {name: note.get(name) for name in _NUMBERS}
         if not all(type(number) is int for number in numbers.values()):
-            raise CheckpointMismatch(f"checkpoint {wanted} was not written by a session: beside it stands {dict(note)}")
+            raise CheckpointMismatch(
+                f"checkpoint {wanted} was not written by a session, so no job can go on from it; {BEGIN_ANEW}. Beside "
+                f"it stands {dict(note)}"
+            )
         return cls(wanted.step, wanted.epoch, **numbers)  # type: ignore[arg-type] # they are, see above
 
 

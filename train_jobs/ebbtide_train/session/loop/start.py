@@ -9,7 +9,7 @@ from ebbtide.storage.checkpoints.run_directory.run_paths import CheckpointId
 from ebbtide_train.session.checkpoints.checkpoint_ref import Ref
 from ebbtide_train.session.checkpoints.checkpoint_store import STALE_S, CheckpointStore
 from ebbtide_train.session.coordination.file_broadcast import POLL_S
-from ebbtide_train.session.errors import CheckpointMismatch, GangBroken
+from ebbtide_train.session.errors import BEGIN_ANEW, CheckpointMismatch, GangBroken
 from ebbtide_train.session.loop.member import Member
 from ebbtide_train.session.parking.leftover_regions import LeftoverRegions
 from ebbtide_train.session.parking.takeover import settle, take_over
@@ -69,7 +69,7 @@ def restore(member: Member, store: CheckpointStore, ref: Ref, tracked: TrainStat
         if here != there:  # guard: the seed of a job does not change; the global batch of a job does not change
             raise CheckpointMismatch(
                 f"{name} is {here}, the committed checkpoint was made with {there}: the samples "
-                "of every step would change; set it back, or use a new run directory"
+                f"of every step would change; set it back, or begin anew: {BEGIN_ANEW}"
             )
     state = store.load(ref, tracked.layouts(settings.world) if tracked.split else None)
     tracked.load(state)

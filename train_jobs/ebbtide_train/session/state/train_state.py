@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ebbtide.snapshot.eviction.tensor_eviction import tensors_in
-from ebbtide_train.session.errors import CheckpointMismatch, SessionMisuse
+from ebbtide_train.session.errors import BEGIN_ANEW, CheckpointMismatch, SessionMisuse
 from ebbtide_train.session.state.tensor_shards import Layout, is_split, layouts
 
 
@@ -111,10 +111,11 @@ class TrainState:
                 self.scheduler.load_state_dict(state["scheduler"])
             for name, extra in self.extras.items():
                 extra.load_state_dict(state["extras"][name])
-        except (KeyError, RuntimeError, ValueError) as error:
+        # Whatever an author's own class raises for a state of before: RuntimeError is torch's, the rest Python's.
+        except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
             raise CheckpointMismatch(
-                f"the committed checkpoint does not fit this train function's objects: {error}; "
-                "use a new job name (run directory) for a changed model"
+                f"the committed checkpoint does not fit this train function's model, optimizer or extras; {BEGIN_ANEW}."
+                f" What differs: {error}"
             ) from error
         self._own_every_storage()
 
