@@ -1,7 +1,7 @@
 """What becomes of each job while a pool is being taken down, as the arbiter's status tells it. Pure.
 
 A job has left when all that it has done is on the shared filesystem and its slots are free. A session that refuses to
-leave (nothing can make an image of it) does not try again, so nobody waits for it.
+leave (nothing can make an image of it) does not try again, so it is not waited for.
 """
 
 from collections.abc import Iterator, Mapping
@@ -101,7 +101,7 @@ def waits_for(one: LeavingJob) -> str:
 
 
 def how_it_went(one: LeavingJob) -> str:
-    """How it stands when nobody waits any longer, in a sentence."""
+    """How it stands when the wait is over, in a sentence."""
     what, unit = ("session", "its image") if one.interactive else ("job", f"step {one.durable_step}")
     who = f"{what} {one.name}"
     if one.state == "ended":

@@ -87,7 +87,7 @@ def test_it_ends_after_the_grace_and_says_how_many_steps_are_repeated(grace_s: f
     (one,) = pool.drain(grace_s).values()
     assert waits_s <= pool.now_s < waits_s + 1 and one.repeats == 36
     assert pool.lines[-1] == (
-        f"after {pool.now_s:.0f} s nobody waits any longer: job train is ended with the pool: it goes on from step 4, "
+        f"the wait ended after {pool.now_s:.0f} s: job train is ended with the pool: it goes on from step 4, "
         "and repeats 36 steps at least"
     )
 
