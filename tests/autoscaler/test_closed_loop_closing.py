@@ -69,7 +69,7 @@ def test_one_that_is_parked_in_memory_publishes_and_leaves() -> None:
     loop.closing = WHY
     until(loop, lambda: loop.state.jobs[TRAIN].state is JobState.WAITING)
     job = loop.state.jobs[TRAIN]
-    assert job.durable_step == job.step > 0 and job.held is not None, "whoever holds it still does"
+    assert job.durable_step == job.step > 0 and job.held is not None, "its hold stays"
 
 
 def test_one_that_starts_is_asked_when_it_can_be() -> None:

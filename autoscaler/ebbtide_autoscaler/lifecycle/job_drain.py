@@ -27,7 +27,7 @@ class Link(Protocol):
     """The part of `ArbiterLink` that is used here."""
 
     def call(self, method: str, *args: object, timeout_s: float = ...) -> Any:
-        """None: nobody answers."""
+        """None: the arbiter does not answer."""
 
 
 def drain_jobs(

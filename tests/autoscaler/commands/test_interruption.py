@@ -179,7 +179,7 @@ def test_down_with_its_grace_over_says_what_is_repeated_and_how_to_go_on(arbiter
     assert json.loads(run("down", "--pool", POOL, "--json").stdout)["already"], "twice is no error"
 
 
-def test_down_now_asks_nobody(arbiter: Arbiter) -> None:
+def test_down_now_asks_no_job(arbiter: Arbiter) -> None:
     assert run("down", "--now").exit_code == 0 and arbiter.asked == []
 
 

@@ -183,7 +183,7 @@ def test_replicas_are_told_by_their_names_which_logs_takes_and_many_by_their_num
         (74.6, 3.0, ("74.6 s (2 s)", "3 s (50 ms)")),
     ],
 )
-def test_a_latency_that_nobody_had_is_none_and_a_short_one_is_no_zero(
+def test_a_latency_that_was_not_measured_is_none_and_a_short_one_is_no_zero(
     ttft_s: float, tpot_s: float, told: tuple[str, str]
 ) -> None:
     found = row(a_status(ttft_p90_s=ttft_s, tpot_p90_s=tpot_s), CHAT)

@@ -123,6 +123,6 @@ def test_that_the_pool_goes_down_is_forgotten_unless_it_is_said_again(monkeypatc
     now_s[0] = 128.0
     assert seen(reports, PoolState()).closing == "by ann"
     now_s[0] = 129.0
-    assert seen(reports, PoolState()).closing == "", "whoever said so was killed"
+    assert seen(reports, PoolState()).closing == "", "the command that said so was killed"
     assert reports.close("by bob", 15.0) and reports.reopen() and not reports.reopen()
     assert seen(reports, PoolState()).closing == ""

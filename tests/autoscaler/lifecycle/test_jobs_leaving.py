@@ -29,7 +29,7 @@ def after(*rows: dict[str, Any]) -> LeavingJob:
     return known["train"]
 
 
-def test_jobs_that_have_no_slots_are_nobody_to_wait_for() -> None:
+def test_jobs_that_have_no_slots_are_not_waited_for() -> None:
     for state in ("waiting", "recovering", "ended"):
         assert follow({}, {"jobs": [a_row(state)]}) == {}
 
@@ -86,7 +86,7 @@ def test_a_session_that_refuses_is_not_waited_for_and_what_is_lost_is_said() -> 
 def test_a_session_becomes_an_image() -> None:
     one = after(a_row(interactive=True))
     assert waits_for(one) == "becomes an image on the shared filesystem"
-    # Once it has left nobody reports for it any more: that it is a session is known from before.
+    # Once it has left there are no reports of it: that it is a session is known from before.
     gone = after(a_row(interactive=True), a_row("waiting", durable_step=9))
     assert how_it_went(gone) == "session train has stepped aside at its image, all of it on the shared filesystem"
 
@@ -115,7 +115,7 @@ ROWS = st.builds(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=8))
-def test_whatever_it_goes_through_nobody_hears_of_a_safe_end_that_is_none(rows: list[dict[str, Any]]) -> None:
+def test_whatever_it_goes_through_no_safe_end_is_told_that_is_none(rows: list[dict[str, Any]]) -> None:
     known: dict[str, LeavingJob] = {}
     for row in rows:
         known = follow(known, {"jobs": [row]})

@@ -130,7 +130,7 @@ class Standing:
     ray_status: str
     outcome: str = ""  # of a job that the pool knows to be over, in the words of its driver
     step: int = 0  # finished ones
-    aside: Mapping[str, Any] | None = None  # how it would step aside; None: nobody says
+    aside: Mapping[str, Any] | None = None  # how it would step aside; None: not known
 
     @property
     def over(self) -> bool:

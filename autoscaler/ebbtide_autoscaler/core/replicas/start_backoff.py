@@ -99,7 +99,7 @@ def start_attempts(now_s: float, state: PoolState, endpoint: EndpointName, limit
 
 
 def pause_s(failures: int, *, permanent: bool) -> float:
-    """Seconds from the last of so many failures in a row to the next try."""
+    """Seconds from the last of this many failures in a row to the next try."""
     return BACKOFF_MAX_S if permanent else backoff_s(failures)
 
 

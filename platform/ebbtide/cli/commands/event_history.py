@@ -211,7 +211,7 @@ def _about(record: IndexedRecord) -> str:
 def _tell(record: IndexedRecord, indent: str, replaced: Replaced | None) -> None:
     body: Any = record.payload["body"]
     past = ""
-    if replaced is not None:  # so that nobody takes it for how things stand
+    if replaced is not None:  # else it reads as how things stand
         ago = lasting(time.time() - record.at_s)
         past = f" [history: {ago} ago, of revision {replaced.revision}; {replaced.by} is in force]"
     click.echo(f"{indent}{clock(record.at_s)}  {_would(record.payload)}{sentence(body)}{past}")

@@ -69,7 +69,7 @@ def test_jobs_step_aside_for_a_try_less_often_than_it_is_tried() -> None:
         assert kinds(found) == moves, ago_s
         if ago_s == 100.0:
             assert "no job steps aside for it" in dict(found.waits)[seat_id(CHAT, 1)]
-            assert granted(state) == ["chat/1"], "a free slot costs nobody anything"
+            assert granted(state) == ["chat/1"], "a free slot costs no job anything"
 
 
 # ---- failures that are permanent
