@@ -102,7 +102,7 @@ class Faults:
         loop.weather.lost = loop.weather.late = loop.weather.repeated = 0.0
         loop.cluster.machines.silent_agents.clear()
         loop.cluster.scheduler.strangers_leave()
-        loop.blind = serve.never_up = serve.load_fails = False
+        loop.blind = serve.never_up = serve.load_fails = serve.refuses = False
         serve.park_fails = 0.0
         self._well()
         if loop.provider is not None:
@@ -232,16 +232,16 @@ class Faults:
         return bool(engines)
 
     def never_start(self) -> bool:
-        """For a while no replica comes up: its process hangs, its engine loads for ever, or dies of it."""
+        """For a while no replica comes up: its process hangs, its engine loads for ever, dies of it, or refuses."""
         serve = self.loop.cluster.serve
-        if serve.never_up or serve.load_fails or serve.load_s[0] > 40.0:
+        if serve.never_up or serve.load_fails or serve.refuses or serve.load_s[0] > 40.0:
             return False
-        how = self.random.choice(["process", "engine", "memory"])
-        serve.never_up, serve.load_fails = how == "process", how == "memory"
+        how = self.random.choice(["process", "engine", "memory", "value"])
+        serve.never_up, serve.load_fails, serve.refuses = how == "process", how == "memory", how == "value"
         serve.load_s = (60.0, 90.0) if how == "engine" else serve.load_s
 
         def better() -> None:
-            serve.never_up = serve.load_fails = False
+            serve.never_up = serve.load_fails = serve.refuses = False
             self._well()
 
         self._later(1.0, 20.0, better)

@@ -38,6 +38,7 @@ class Actor:
     inflight: int = 0
     refuses: bool = False
     error: str = ""
+    permanent: bool = False  # the error is
     asked_s: float = 0.0
     placed: bool = False
     phase: ReplicaPhase | None = None  # while it parks, is parked or wakes
@@ -64,6 +65,7 @@ class FakeServe:
         self.start_s = (1.0, 4.0)  # of a replica's process
         self.load_s = (1.0, 6.0)  # of its engine
         self.load_fails = False  # every engine runs out of memory instead
+        self.refuses = False  # no engine takes what it is told
         self.never_up = False  # actors are placed, and their processes never come up
         self.park_s = (0.1, 2.0)  # to give the GPUs up, and to take them back
         self.park_bytes = 0  # host memory that a replica needs to park; 0: no engine can
@@ -186,8 +188,9 @@ class FakeServe:
                 self._clock.call_later(self._random.uniform(*self.load_s), loaded)
 
         def loaded() -> None:
-            if self.load_fails and engine.alive:
-                actor.error = "out of memory"
+            if (self.load_fails or self.refuses) and engine.alive:
+                actor.error = "no such value" if self.refuses else "out of memory"
+                actor.permanent = self.refuses
             actor.ready = engine.alive and actor.alive and not actor.error
 
         for slot in here:
@@ -253,6 +256,7 @@ class FakeServe:
             url=actor.name if actor.ready else "",
             inflight=actor.inflight,
             error=actor.error,
+            permanent=actor.permanent,
             stages_s={"lease": 0.1, "engine": 1.0} if actor.ready else {},
             loads=(RankLoad(0, "ebbtide_flat", {"buffered": 1000}, 0.1),) if actor.ready else (),
             park_bytes=self.park_bytes,
