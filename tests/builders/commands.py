@@ -47,6 +47,12 @@ def a_status(state: str = "running", occupant: str | None = "train", nodes: tupl
     }
 
 
+def a_row(state: str = "running", **changes: Any) -> dict[str, Any]:
+    """A job of the status."""
+    row = {"job": "train", "state": state, "step": 9, "durable_step": 4, "grace_s": 30.0, "crashes": 0}
+    return {**row, "interactive": False, "park_refused": None, "commit_error": None, "restorable": True, **changes}
+
+
 class FakeLink:
     """An arbiter that answers from a list of states, the last one for ever, and notes what it was asked."""
 

@@ -7,10 +7,10 @@ import click
 
 from ebbtide.cli.terminal.completion_names import complete_jobs
 from ebbtide.cli.terminal.errors import CommandFailed
+from ebbtide.cli.terminal.interruption import interruptible
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.commands.calls import LIMIT, ask, look_at, saved, tell, user, was_so
-from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 

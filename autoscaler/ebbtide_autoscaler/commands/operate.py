@@ -7,12 +7,12 @@ import click
 from ebbtide.cli.terminal.causes import cause
 from ebbtide.cli.terminal.completion_names import complete_jobs, complete_nodes
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.interruption import interruptible
 from ebbtide.cli.terminal.output import json_option
 from ebbtide.config.sections.pool_section import PoolMode
 from ebbtide.pool.plural import many
 from ebbtide_autoscaler.cluster.node_names import Node, choose, cluster_nodes
 from ebbtide_autoscaler.commands.calls import LIMIT, NO_WAIT, ask, look_at, pool_status, saved, tell, user, was_so
-from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say
 from ebbtide_autoscaler.lifecycle.progress import NotInTime, until_done
 

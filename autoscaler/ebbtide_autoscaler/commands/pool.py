@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from ebbtide.cli.terminal.errors import BadInput, CommandFailed
+from ebbtide.cli.terminal.interruption import interruptible
 from ebbtide.cli.terminal.output import json_option, print_json
 from ebbtide.client.arbiter_link import ArbiterLink
 from ebbtide.client.cluster_join import ClusterUnreachable
@@ -28,7 +29,6 @@ from ebbtide.system.direct_addresses import without_proxy
 from ebbtide.system.interrupts import terminated_is_interrupted
 from ebbtide_autoscaler.cluster.local_cluster import RayStartFailed, end_strangers, unrecorded
 from ebbtide_autoscaler.commands.calls import tell, user
-from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.commands.settle import settle
 from ebbtide_autoscaler.commands.target_pool import POOL, join_pool, say, the_pool
 from ebbtide_autoscaler.lifecycle.config_diff import Change, changes, conflicts

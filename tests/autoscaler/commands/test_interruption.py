@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 from ebbtide.cli.main import cli
 from ebbtide.cli.terminal.errors import CommandFailed
+from ebbtide.cli.terminal.interruption import interruptible
 from ebbtide.client.cluster_record import ClusterRecord, save_cluster
 from ebbtide.system.interrupts import Terminated
 from ebbtide_autoscaler.cluster.node_names import Node
 from ebbtide_autoscaler.commands import calls, hold, operate
 from ebbtide_autoscaler.commands import pool as module
-from ebbtide_autoscaler.commands.interruption import interruptible
 from ebbtide_autoscaler.lifecycle import down as take_down
 from ebbtide_autoscaler.lifecycle import up as bring_up
 from ebbtide_autoscaler.lifecycle.job_drain import WORD_S

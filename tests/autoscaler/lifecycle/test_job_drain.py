@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide_autoscaler.lifecycle.job_drain import ARBITER_S, STARTS_S, WORD_S, StillUp, drain_jobs
 from ebbtide_autoscaler.lifecycle.jobs_leaving import LeavingJob
-from tests.autoscaler.lifecycle.test_jobs_leaving import a_row
+from tests.builders.commands import a_row
 
 
 class Pool:

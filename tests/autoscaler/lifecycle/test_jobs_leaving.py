@@ -15,11 +15,7 @@ from ebbtide_autoscaler.lifecycle.jobs_leaving import (
     how_to_go_on,
     waits_for,
 )
-
-
-def a_row(state: str = "running", **changes: Any) -> dict[str, Any]:
-    row = {"job": "train", "state": state, "step": 9, "durable_step": 4, "grace_s": 30.0, "crashes": 0}
-    return {**row, "interactive": False, "park_refused": None, "commit_error": None, "restorable": True, **changes}
+from tests.builders.commands import a_row
 
 
 def after(*rows: dict[str, Any]) -> LeavingJob:

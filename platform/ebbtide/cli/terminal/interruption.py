@@ -1,4 +1,4 @@
-"""What a person is told who interrupts a command that changes a pool: what is left, in one sentence."""
+"""What a person is told who interrupts a command: what is left, in one sentence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
