@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.storage.checkpoints.run_directory.run_paths import TEMPORARY
 from tests.platform.storage.checkpoints.runs import make_run, state_at
 
 
@@ -18,6 +19,7 @@ def test_what_other_systems_left_in_an_epoch_stays(tmp_path: Path) -> None:
     for name in names - {".snapshot"}:
         (run.paths.directory / "e1" / name).write_bytes(b"theirs")
     (run.paths.directory / "e1" / ".snapshot").mkdir()
+    (run.paths.directory / "e1" / f"{TEMPORARY}7").mkdir()  # ours, of a save that was cut off
     for path in (run.paths.directory / "e1").iterdir():
         os.utime(path, (1e6, 1e6))
     run.clean(2)
