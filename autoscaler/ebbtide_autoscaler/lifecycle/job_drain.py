@@ -23,6 +23,10 @@ class StillUp(RuntimeError):
     """The wait was interrupted; the pool is up, and the message says how to go on."""
 
 
+class _NotKnown(RuntimeError):
+    """The arbiter runs a version that cannot be told that its pool goes down."""
+
+
 class Link(Protocol):
     """The part of `ArbiterLink` that is used here."""
 
@@ -53,7 +57,7 @@ def drain_jobs(
     """
     try:
         return _Drain(link, by=by, grace_s=grace_s, say=say, clock=clock, sleep=sleep).run()
-    except AttributeError:  # Ray's handle of an actor has the methods of its class only
+    except _NotKnown:
         say("the arbiter runs an older version that asks no job to step aside: the pool is taken down as with --now")
         return {}
     except KeyboardInterrupt:
@@ -113,7 +117,11 @@ class _Drain:
         return self._jobs
 
     def _look(self) -> Mapping[str, Any] | None:
-        if self._link.call("close_pool", self._by, WORD_S) is None:
+        try:
+            heard = self._link.call("close_pool", self._by, WORD_S)
+        except AttributeError:  # Ray's handle of an actor has the methods of its class only
+            raise _NotKnown from None
+        if heard is None:
             return None
         found: Mapping[str, Any] | None = self._link.call("status", timeout_s=5.0)
         return found if found is not None and "jobs" in found else None

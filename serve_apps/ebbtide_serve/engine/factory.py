@@ -30,12 +30,14 @@ async def make_engine(name: str, settings: EngineSettings) -> Engine:
         raise
     # An engine of one's own may raise anything, here and when it is made.
     except Exception as error:
-        kind = EngineRefused if is_permanent(error) else EngineFailed
-        raise kind(f"engine {name!r} cannot be loaded: {one_line(error)}") from error
+        raise _failed(error, f"engine {name!r} cannot be loaded: {one_line(error)}") from error
     try:
         return factory(settings)
     except EngineFailed:
         raise
     except Exception as error:
-        kind = EngineRefused if is_permanent(error) else EngineFailed
-        raise kind(one_line(error)) from error
+        raise _failed(error, one_line(error)) from error
+
+
+def _failed(error: Exception, words: str) -> EngineFailed:
+    return (EngineRefused if is_permanent(error) else EngineFailed)(words)

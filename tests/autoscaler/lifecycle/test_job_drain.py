@@ -144,3 +144,16 @@ def test_an_arbiter_of_before_is_said_to_be_one() -> None:
 
     pool = Old(lambda _: [])
     assert pool.drain() == {} and "older version" in pool.lines[0]
+
+
+def test_a_fault_of_ours_is_not_taken_for_an_older_arbiter() -> None:
+    """Else `down` would take its jobs down with steps that they repeat."""
+
+    class Row:
+        def __getitem__(self, key: str) -> Any:
+            return a_row("running")[key]
+
+    pool = Pool(lambda _: [Row()])  # type: ignore[list-item] # a mapping has `get` too
+    with pytest.raises(AttributeError, match="get"):
+        pool.drain()
+    assert not any("older version" in line for line in pool.lines)

@@ -138,7 +138,7 @@ def test_for_a_successor_that_would_end_alike_no_job_makes_room() -> None:
         state = with_job(state, a_job(workers_max=1), (away,), at_s=NOW - 40.0)
         assert moves(fold(state, NodeDraining(N0, "r"))) == found, (permanent, ago_s)
     free = failed(stale(nodes={"n0": 1, "n1": 1}), 61.0, away, permanent=True)
-    assert moves(fold(free, NodeDraining(N0, "r"))) == ["GrantSeat"], "a free slot costs nobody anything"
+    assert moves(fold(free, NodeDraining(N0, "r"))) == ["GrantSeat"], "a free slot costs no job anything"
 
 
 @pytest.mark.proves("a replica that starts on a draining node stops at once")
